@@ -1,0 +1,35 @@
+# Two commands matter: `make run` (a short night on the embedded model) and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+NIGHT := out/night-$(shell date -u +%Y%m%dT%H%M%SZ)
+
+.PHONY: run test lint type contracts levers clean
+
+run: $(STAMP)
+	@mkdir -p $(NIGHT)
+	$(BIN)/flywheel run --quick --ledger $(NIGHT)/ledger.db
+	$(BIN)/flywheel report --ledger $(NIGHT)/ledger.db --html $(NIGHT)/report.html
+
+test: $(STAMP)
+	$(BIN)/python -m pytest --cov=flywheel --cov-report=term:skip-covered
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+type: $(STAMP)
+	$(BIN)/mypy
+
+contracts: $(STAMP)
+	$(BIN)/lint-imports
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) out runs build .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Side by side in one run: this engine plain, with speculation, and transformers' own generate."""

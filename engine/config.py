@@ -1,0 +1,127 @@
+"""The engine's configuration: every field is a lever, resolved once, echoed and fingerprinted."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import ConfigError
+from engine.geometry import Geometry
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "verify_policy": ("fixed", "margin", "confidence"),
+    "cache_format": ("float32", "packed"),
+    "moe": ("loop", "fused", "dense"),
+    "attention": ("split", "joined"),
+    "hyper": ("loop", "matrix"),
+    "markov": ("step", "table"),
+    "compile": ("off", "pieces"),
+    "verify_rows": ("together", "apart"),
+    "numerics": ("exact", "cache", "reference"),
+    "dtype": ("float32", "bfloat16"),
+}
+RANGES: dict[str, tuple[float, float]] = {
+    "draft_width": (0, 8),
+    "row_tile": (4, 8),
+    "threads": (0, 1024),
+    "prefill_chunk": (1, 8192),
+    "context": (0, 1 << 20),
+    "margin_threshold": (0.0, 1e6),
+    "confidence_threshold": (0.0, 1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What one engine does. Field values are requests; `effective` resolves them for a model."""
+
+    draft_width: int = 5  # drafted tokens verified a round; 0 decodes plainly
+    verify_policy: str = "fixed"  # how many of them are offered to the target
+    margin_threshold: float = 1.0  # "margin": stop before a slot whose top two logits are closer
+    confidence_threshold: float = 0.4  # "confidence": stop when the survival product falls below
+    threads: int = 0  # intra-op threads; 0 takes every core
+    prefill_chunk: int = 64  # prompt tokens a forward
+    row_tile: int = 8  # decode rows are padded to a multiple of this
+    verify_rows: str = "together"  # the rows of a verify step in one forward, or one by one
+    cache_format: str = "float32"  # storage of window and compressed rows
+    moe: str = "loop"  # how routed experts are evaluated
+    attention: str = "split"  # window and compressed keys apart or gathered into one
+    hyper: str = "loop"  # how the Sinkhorn iterations are written
+    markov: str = "step"  # draft bias by one product a token, or from a table made at load
+    compile: str = "off"  # compile the pieces between matrix products
+    numerics: str = "cache"  # exact | cache | reference roundings
+    dtype: str = "float32"  # activations and dequantised weights
+    context: int = 0  # longest sequence; 0 takes the checkpoint's
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> EngineConfig:
+        """Validate a JSON object of fields; absent ones keep their default."""
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        for name, value in raw.items():
+            if name not in known:
+                raise ConfigError(
+                    f"Unknown configuration field {name!r}; "
+                    f"known fields: {', '.join(sorted(known))}."
+                )
+            _check(name, value)
+        values: dict[str, Any] = {
+            name: float(value) if name in ("margin_threshold", "confidence_threshold") else value
+            for name, value in raw.items()
+        }
+        return cls(**values)
+
+    def effective(self, geometry: Geometry, cores: int) -> EngineConfig:
+        """Defaults resolved against a model and a machine; impossible requests are refused."""
+        if self.draft_width > geometry.dspark_block_size:
+            raise ConfigError(
+                f"draft_width {self.draft_width} exceeds the head's trained block of "
+                f"{geometry.dspark_block_size}; ask for at most that."
+            )
+        if self.draft_width + 1 > self.row_tile:
+            raise ConfigError(
+                f"row_tile {self.row_tile} holds a verify step of at most {self.row_tile} rows, and "
+                f"draft_width {self.draft_width} needs {self.draft_width + 1}; change one of them."
+            )
+        if self.context > geometry.max_position_embeddings:
+            raise ConfigError(
+                f"context {self.context} exceeds the checkpoint's "
+                f"max_position_embeddings {geometry.max_position_embeddings}."
+            )
+        if self.cache_format == "packed" and self.numerics == "exact":
+            raise ConfigError(
+                "cache_format 'packed' stores rounded rows, which numerics 'exact' forbids."
+            )
+        return dataclasses.replace(
+            self,
+            threads=self.threads or cores,
+            context=self.context or geometry.max_position_embeddings,
+        )
+
+    def canonical(self) -> dict[str, Any]:
+        """The fields as plain JSON values, in declaration order."""
+        return dataclasses.asdict(self)
+
+    def fingerprint(self) -> str:
+        """sha256 over the canonical JSON: two arms with one fingerprint are one arm."""
+        text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check(name: str, value: Any) -> None:
+    if name in CHOICES:
+        if value not in CHOICES[name]:
+            raise ConfigError(f"{name} must be one of {', '.join(CHOICES[name])}; got {value!r}.")
+        return
+    low, high = RANGES[name]
+    whole = name not in ("margin_threshold", "confidence_threshold")
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not low <= value <= high:
+        kind = "an integer" if whole else "a number"
+        raise ConfigError(f"{name} must be {kind} from {low:g} to {high:g}; got {value!r}.")
+    if name == "row_tile" and value not in (4, 8):
+        raise ConfigError(f"row_tile must be 4 or 8; got {value!r}.")

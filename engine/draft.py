@@ -1,0 +1,157 @@
+"""The DSpark head: drafts a block of tokens from the backbone's taps in one parallel pass.
+
+Only committed positions enter its context rows, so nothing here is ever rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, linear
+
+from engine.errors import ConfigError
+from engine.model import Backbone
+from engine.state import TILE, State
+from engine.weights import BlockWeights
+from kernels.oracle import attention
+from kernels.oracle.norm import rms_norm
+
+_TABLE_LIMIT_BYTES = 256 << 20
+
+Pick = Callable[[Tensor, int], int]  # (logits [vocab], position) -> token
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Drafted tokens of one round, with what the verify policy may look at."""
+
+    tokens: tuple[int, ...]
+    margins: tuple[float, ...]  # top logit less the second, of the slot that drew the token
+    confidence: tuple[float, ...]  # estimated survival of the slot, given that all before survived
+    logits: Tensor  # [width, vocab], after the Markov bias
+
+
+class DraftHead:
+    """Context rows and block drafting, beside the backbone whose embedding and head it shares."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._b = backbone
+        self._g = backbone.geometry
+        self._w = backbone.weights.draft
+        self._table = self._markov_table() if backbone.config.markov == "table" else None
+
+    def _markov_table(self) -> Tensor:
+        size = self._g.vocab_size**2 * 4
+        if size > _TABLE_LIMIT_BYTES:
+            raise ConfigError(
+                f"markov 'table' would take {size / 2**30:.1f} GiB for this vocabulary; use 'step'."
+            )
+        return self._w.markov_w1.float() @ self._w.markov_w2.float().t()
+
+    # ---------------------------------------------------------------- context
+
+    def extend(self, state: State, taps: Tensor) -> None:
+        """Add context rows for the taps [t, taps * hidden] of the newest committed positions."""
+        window = state.draft.shape[1]
+        start, count = state.draft_length, taps.shape[0]
+        kept = min(count, window)
+        first = start + count - kept
+        rows = self._context_rows(taps[count - kept :], first)
+        slots = torch.arange(first, first + kept, device=taps.device) % window
+        state.draft.index_copy_(1, slots, state.row_format.encode(rows))
+        state.draft_length = start + count
+
+    def _context_rows(self, taps: Tensor, first: int) -> Tensor:
+        """[stages, t, head_dim]; short inputs are padded, so bits depend on the row alone."""
+        count = taps.shape[0]
+        padded = taps
+        if count < TILE:
+            padded = torch.cat((taps, taps.new_zeros(TILE - count, taps.shape[1])))
+        numerics, eps = self._b.numerics, self._g.rms_norm_eps
+        main = rms_norm(numerics.product(padded, self._w.main_proj), self._w.main_norm, eps)
+        rotation = self._b.rotations.plain.at(first, padded.shape[0])
+        rows = [
+            numerics.row(
+                rotation.turn(
+                    rms_norm(
+                        numerics.product(main, stage.attention.wkv), stage.attention.kv_norm, eps
+                    )
+                ),
+                self._g.qk_rope_head_dim,
+            )[:count]
+            for stage in self._w.stages
+        ]
+        return torch.stack(rows)
+
+    # ---------------------------------------------------------------- block
+
+    def draft(self, state: State, anchor: int, width: int, pick: Pick) -> Block:
+        """Draft `width` tokens after `anchor`, which sits right after the committed positions.
+
+        The block always has its trained size; a smaller `width` reads fewer of its slots.
+        """
+        g, position = self._g, state.draft_length
+        ids = torch.full((g.dspark_block_size,), g.dspark_noise_token_id)
+        ids[0] = anchor
+        hidden = self._hidden(state, ids, position)[:width]
+        normed = rms_norm(hidden, self._w.norm, g.rms_norm_eps)
+        scores = linear(normed, self._b.weights.head).float()
+        tokens, previous = [], []
+        token = anchor
+        for slot in range(width):
+            previous.append(token)
+            scores[slot] += self._bias(token)
+            token = pick(scores[slot], position + 1 + slot)
+            tokens.append(token)
+        top = scores.topk(2, -1).values
+        return Block(
+            tokens=tuple(tokens),
+            margins=tuple((top[:, 0] - top[:, 1]).tolist()),
+            confidence=tuple(self._confidence(hidden, previous)),
+            logits=scores,
+        )
+
+    def _hidden(self, state: State, ids: Tensor, position: int) -> Tensor:
+        """Collapsed streams [block, hidden] of the slots at `position` and on, before the norm."""
+        b = self._b
+        streams = b.residual.start(embedding(ids, b.weights.embed))
+        window = state.draft.shape[1]
+        filled = torch.arange(window) < state.draft_length
+        mask = torch.cat((filled, filled.new_ones(ids.numel())))[None, None, :]
+        for s, stage in enumerate(self._w.stages):
+            context = state.row_format.decode(state.draft[s])
+            streams = self._stage(streams, stage, context, mask, position, ids)
+        return b.residual.collapse(streams, self._w.hc_head)
+
+    def _stage(
+        self,
+        streams: Tensor,
+        w: BlockWeights,
+        context: Tensor,
+        mask: Tensor,
+        position: int,
+        ids: Tensor,
+    ) -> Tensor:
+        b = self._b
+        rotation = b.rotations.plain.at(position, ids.numel())
+        entry = b.residual.enter(streams, w.hc_attn, w.attn_norm)
+        latent = b.attention.latent(entry.x, w.attention)
+        queries = b.attention.queries(latent, w.attention, rotation)
+        rows = torch.cat((context, b.attention.row(entry.x, w.attention, rotation).float()))
+        heads = attention.attend(queries, rows, mask, w.attention.sink, self._g.head_dim**-0.5)
+        streams = b.residual.leave(streams, b.attention.output(heads, w.attention, rotation), entry)
+        entry = b.residual.enter(streams, w.hc_ffn, w.ffn_norm)
+        return b.residual.leave(streams, b.experts(entry.x, w.moe, ids, ids.numel()), entry)
+
+    def _bias(self, token: int) -> Tensor:
+        if self._table is not None:
+            return self._table[token]
+        return self._w.markov_w2.float() @ self._w.markov_w1[token].float()
+
+    def _confidence(self, hidden: Tensor, previous: list[int]) -> list[float]:
+        features = torch.cat((hidden, self._w.markov_w1[previous]), -1)
+        raw = linear(features.float(), self._w.confidence.float())
+        return torch.sigmoid(raw)[:, 0].tolist()

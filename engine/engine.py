@@ -1,0 +1,294 @@
+"""One loaded model that generates: prefill, then rounds of draft, verify and commit.
+
+The engine owns weights and configuration; every generation owns its state. It knows token ids
+only: text, prompts and protocols are other modules' business.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.checkpoint import load_weights
+from engine.config import EngineConfig
+from engine.draft import DraftHead
+from engine.errors import ConfigError, ContextOverflow, NumericsError, PromptError
+from engine.geometry import Geometry
+from engine.model import Backbone
+from engine.sampling import Sampler, Sampling
+from engine.state import State
+from engine.step import Rotations
+from engine.verify import accepted, offered
+from engine.weights import Weights
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft and one verify: drafts offered, drafts the target confirmed, and the time."""
+
+    offered: int
+    accepted: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Tokens made final together. The first commit of a generation comes from prefill alone."""
+
+    tokens: tuple[int, ...]
+    finish: str | None  # "stop" | "length" on the last commit
+    round: Round | None
+    prefill_ns: int = 0
+
+
+class Engine:
+    """Weights and the current configuration; generations are independent of each other."""
+
+    def __init__(
+        self, geometry: Geometry, weights: Weights, config: EngineConfig, cores: int
+    ) -> None:
+        self.geometry = geometry
+        self.weights = weights
+        self.cores = cores
+        self._rotations: dict[int, Rotations] = {}
+        self._ready: dict[str, tuple[Backbone, DraftHead | None]] = {}
+        self.reconfigure(config)
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: Path,
+        config: EngineConfig | None = None,
+        *,
+        head: Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Engine:
+        """Read a checkpoint and maybe a separate head; raises CheckpointError, ConfigError."""
+        config = config or EngineConfig()
+        geometry = Geometry.load(checkpoint)
+        cores = available_cores()
+        config.effective(geometry, cores)
+        weights = load_weights(
+            checkpoint, geometry, head=head, dtype=_DTYPES[config.dtype], progress=progress
+        )
+        return cls(geometry, weights, config, cores)
+
+    def reconfigure(self, config: EngineConfig) -> None:
+        """Switch to another configuration without loading again; `dtype` is fixed at load."""
+        effective = config.effective(self.geometry, self.cores)
+        if _DTYPES[effective.dtype] != self.weights.embed.dtype:
+            raise ConfigError(
+                f"dtype {effective.dtype} needs a load of its own; this engine holds "
+                f"{str(self.weights.embed.dtype).removeprefix('torch.')} weights."
+            )
+        torch.set_num_threads(effective.threads)
+        key = effective.fingerprint()
+        if key not in self._ready:
+            self._ready[key] = self._prepare(effective)
+        self.backbone, self.drafter = self._ready[key]
+        self.config = self.backbone.config
+        torch.set_num_threads(self.config.threads)
+
+    def _prepare(self, config: EngineConfig) -> tuple[Backbone, DraftHead | None]:
+        rotations = self._rotations.get(config.context)
+        if rotations is None:
+            rotations = Rotations.build(self.geometry, config.context, "cpu")
+            self._rotations[config.context] = rotations
+        backbone = Backbone(self.geometry, self.weights, config, rotations)
+        if config.verify_rows == "together" and not rows_are_independent(backbone):
+            apart = replace(config, verify_rows="apart")
+            backbone = Backbone(self.geometry, self.weights, apart, rotations)
+        return backbone, DraftHead(backbone) if config.draft_width else None
+
+    # ---------------------------------------------------------------- generation
+
+    def new_state(self) -> State:
+        """An empty state for the current configuration."""
+        return State(self.geometry, self.config)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        stop_ids: Collection[int] = (),
+        speculative: bool = True,
+    ) -> Iterator[Commit]:
+        """Commit tokens after `prompt` until EOS, a stop id or the limit; closing it cancels.
+
+        Without `speculative` the configuration's draft head rests: one token a round.
+
+        Raises PromptError for an empty or foreign prompt, ContextOverflow for one too long,
+        NumericsError when the logits stop being finite.
+        """
+        self._check_prompt(prompt, max_new_tokens)
+        sampler = Sampler(sampling or Sampling())
+        ends = {self.geometry.eos_token_id, *stop_ids}
+        drafter = self.drafter if speculative else None
+        return self._generate(list(prompt), max_new_tokens, sampler, ends, drafter)
+
+    @torch.inference_mode()
+    def _generate(
+        self,
+        prompt: list[int],
+        limit: int,
+        sampler: Sampler,
+        ends: set[int],
+        drafter: DraftHead | None,
+    ) -> Iterator[Commit]:
+        backbone = self.backbone
+        state = State(self.geometry, self.config)
+        started = time.perf_counter_ns()
+        logits = prefill(backbone, drafter, state, prompt)
+        token = sampler.choose(finite(logits[-1:])[0], state.length)
+        done = _finish(token in ends, 1, limit)
+        yield Commit((token,), done, None, time.perf_counter_ns() - started)
+        produced = 1
+        while done is None:
+            started = time.perf_counter_ns()
+            room = min(limit - produced, self.config.context - state.length, state.span())
+            tokens, width, hits = speculate(backbone, drafter, state, sampler, token, room)
+            stop = next((i + 1 for i, t in enumerate(tokens) if t in ends), None)
+            tokens = tokens[: stop or len(tokens)]
+            produced += len(tokens)
+            token = tokens[-1]
+            done = _finish(stop is not None, produced, limit)
+            elapsed = time.perf_counter_ns() - started
+            yield Commit(tuple(tokens), done, Round(width, hits, elapsed))
+
+    def _check_prompt(self, prompt: Sequence[int], max_new_tokens: int) -> None:
+        if not prompt:
+            raise PromptError("The prompt is empty; it needs at least one token.")
+        if max_new_tokens < 1:
+            raise PromptError(f"max_new_tokens must be at least 1; got {max_new_tokens}.")
+        stray = next((t for t in prompt if not 0 <= t < self.geometry.vocab_size), None)
+        if stray is not None:
+            raise PromptError(
+                f"The prompt holds token {stray}, outside the vocabulary of "
+                f"{self.geometry.vocab_size}."
+            )
+        if len(prompt) + max_new_tokens > self.config.context:
+            raise ContextOverflow(
+                f"This model's maximum context length is {self.config.context} tokens. "
+                f"However, you requested {len(prompt) + max_new_tokens} tokens ({len(prompt)} in the prompt, "
+                f"{max_new_tokens} in the completion)."
+            )
+
+
+def prefill(
+    backbone: Backbone, drafter: DraftHead | None, state: State, prompt: Sequence[int]
+) -> Tensor:
+    """Commit `prompt` in chunks; logits [1, vocab] after its last token."""
+    ids = torch.tensor(prompt)
+    logits = None
+    for chunk in ids.split(backbone.config.prefill_chunk):
+        forward = backbone.forward(chunk, state)
+        state.commit(chunk.numel())
+        if drafter is not None:
+            drafter.extend(state, forward.taps[: forward.count])
+        if state.length == len(prompt):
+            logits = backbone.logits(forward, last=True)
+    assert logits is not None
+    return logits
+
+
+def speculate(
+    backbone: Backbone,
+    drafter: DraftHead | None,
+    state: State,
+    sampler: Sampler,
+    token: int,
+    room: int,
+) -> tuple[list[int], int, int]:
+    """One round after `token`: the committed tokens, drafts offered, drafts accepted.
+
+    At most `room` tokens are verified, so a round never runs past a limit.
+    """
+    drafts: tuple[int, ...] = ()
+    width = min(backbone.config.draft_width, room - 1)
+    if drafter is not None and width > 0:
+        block = drafter.draft(state, token, width, sampler.propose)
+        drafts = block.tokens[: offered(block, backbone.config)]
+    if backbone.config.verify_rows == "together":
+        targets, taps = _verify_together(backbone, state, sampler, token, drafts)
+    else:
+        targets, taps = _verify_apart(backbone, state, sampler, token, drafts)
+    if drafter is not None:
+        drafter.extend(state, taps)
+    return targets, len(drafts), len(targets) - 1
+
+
+def _verify_together(
+    backbone: Backbone, state: State, sampler: Sampler, token: int, drafts: Sequence[int]
+) -> tuple[list[int], Tensor]:
+    """Commit the confirmed rows of one forward; the target's tokens and the rows' taps."""
+    position = state.length
+    forward = backbone.forward(torch.tensor([token, *drafts]), state)
+    logits = finite(backbone.logits(forward))
+    targets = [sampler.choose(row, position + 1 + j) for j, row in enumerate(logits)]
+    kept = accepted(drafts, targets) + 1
+    state.commit(kept)
+    return targets[:kept], forward.taps[:kept]
+
+
+def _verify_apart(
+    backbone: Backbone, state: State, sampler: Sampler, token: int, drafts: Sequence[int]
+) -> tuple[list[int], Tensor]:
+    """The same, one forward a row, for machines whose products are not row-independent."""
+    targets: list[int] = []
+    taps: list[Tensor] = []
+    for row in (token, *drafts):
+        if targets and row != targets[-1]:
+            break
+        forward = backbone.forward(torch.tensor([row]), state)
+        state.commit(1)
+        targets.append(sampler.choose(finite(backbone.logits(forward))[0], state.length))
+        taps.append(forward.taps[:1])
+    return targets, torch.cat(taps)
+
+
+def rows_are_independent(backbone: Backbone) -> bool:
+    """Whether this machine's products give a row the same bits alone and among others."""
+    state = State(backbone.geometry, backbone.config)
+    tile = backbone.config.row_tile
+    ids = (torch.arange(5 + tile) * 37 + 11) % backbone.geometry.vocab_size
+    with torch.inference_mode():
+        backbone.forward(ids[:5], state)
+        state.commit(5)
+        together = backbone.logits(backbone.forward(ids[5:], state))
+        state.rollback()
+        for row in range(tile):
+            alone = backbone.logits(backbone.forward(ids[5 + row : 6 + row], state))
+            state.commit(1)
+            if not torch.equal(alone[0], together[row]):
+                return False
+    return True
+
+
+def finite(logits: Tensor) -> Tensor:
+    """`logits`, or NumericsError when any is not finite."""
+    if not torch.isfinite(logits).all():
+        raise NumericsError(
+            "The model produced logits that are not finite; the checkpoint is suspect."
+        )
+    return logits
+
+
+def available_cores() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _finish(stopped: bool, produced: int, limit: int) -> str | None:
+    if stopped:
+        return "stop"
+    return "length" if produced >= limit else None

@@ -1,0 +1,127 @@
+"""What a measuring run is asked to do: its config file, validated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.suite import Prompt, Suite
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One configuration under a name."""
+
+    name: str
+    requested: dict[str, Any]
+    config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every (arm, prompt, repeat) of a run is known before it starts."""
+
+    run_id: str
+    nonce: str
+    checkpoint: Path
+    head: Path | None
+    suite: Suite
+    prompts: tuple[Prompt, ...]
+    arms: tuple[Arm, ...]
+    order: tuple[str, ...]
+    plain_arms: tuple[str, ...]
+    max_new_tokens: int
+    seed: int
+    mode: str
+    heartbeat_s: float
+
+    @property
+    def points(self) -> int:
+        return len(self.prompts) * len(self.order)
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        """Read and validate a config file; ConfigError says which field is wrong."""
+        try:
+            raw = json.loads(path.read_text())
+        except OSError as error:
+            raise ConfigError(f"The config file {path} cannot be read: {error.strerror}.") from None
+        except ValueError as error:
+            raise ConfigError(f"The config file {path} is not valid JSON: {error}.") from None
+        if not isinstance(raw, dict):
+            raise ConfigError(f"The config file {path} must hold a JSON object.")
+        return cls.parse(raw)
+
+    @classmethod
+    def parse(cls, raw: dict[str, Any]) -> Plan:
+        if raw.get("protocol") != PROTOCOL:
+            raise ConfigError(
+                f"protocol must be {PROTOCOL}; got {raw.get('protocol')!r}. "
+                "The loop and the engine are of different versions."
+            )
+        suite = Suite.load(Path(_field(raw, "suite", str)))
+        known = {prompt.id: prompt for prompt in suite.prompts}
+        wanted = _field(raw, "prompts", list) or list(known)
+        for prompt in wanted:
+            if prompt not in known:
+                raise ConfigError(f"The suite {suite.name} has no prompt {prompt!r}.")
+        arms = tuple(_arm(item) for item in _field(raw, "arms", list))
+        names = [arm.name for arm in arms]
+        order = tuple(_field(raw, "order", list))
+        plain = tuple(raw.get("plain_arms", names))
+        _check_order(names, order, plain)
+        return cls(
+            run_id=_field(raw, "run_id", str),
+            nonce=_field(raw, "nonce", str),
+            checkpoint=Path(_field(raw, "checkpoint", str)),
+            head=Path(raw["head"]) if raw.get("head") else None,
+            suite=suite,
+            prompts=tuple(known[prompt] for prompt in wanted),
+            arms=arms,
+            order=order,
+            plain_arms=plain,
+            max_new_tokens=_positive(raw, "max_new_tokens"),
+            seed=_field(raw, "seed", int),
+            mode=_field(raw, "mode", str),
+            heartbeat_s=float(raw.get("heartbeat_s", 1.0)),
+        )
+
+
+def _field(raw: dict[str, Any], name: str, kind: type) -> Any:
+    value = raw.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ConfigError(f"{name} must be a {kind.__name__}; got {value!r}.")
+    return value
+
+
+def _positive(raw: dict[str, Any], name: str) -> int:
+    value: int = _field(raw, name, int)
+    if value < 1:
+        raise ConfigError(f"{name} must be at least 1; got {value}.")
+    return value
+
+
+def _arm(item: Any) -> Arm:
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+        raise ConfigError(f"Every arm needs a name and a config; got {item!r}.")
+    requested = item.get("config", {})
+    if not isinstance(requested, dict):
+        raise ConfigError(f"The config of arm {item['name']} must be an object.")
+    return Arm(item["name"], requested, EngineConfig.parse(requested))
+
+
+def _check_order(names: list[str], order: tuple[str, ...], plain: tuple[str, ...]) -> None:
+    if not names or len(set(names)) != len(names):
+        raise ConfigError("arms must be at least one, with distinct names.")
+    if order != order[::-1]:
+        raise ConfigError(f"order must be a palindrome, so that drift cancels; got {list(order)}.")
+    if set(order) != set(names):
+        raise ConfigError("order must use every arm and no other name.")
+    if not plain or not set(plain) <= set(names):
+        raise ConfigError("plain_arms must name at least one of the arms.")

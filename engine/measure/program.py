@@ -1,0 +1,314 @@
+"""The measurement itself: warm-up, plain decode, speculative points, gates, step costs."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import engine
+from engine.checkpoint import checkpoint_sha256
+from engine.engine import Commit, Engine, prefill
+from engine.measure import provenance
+from engine.measure.journal import Journal
+from engine.measure.plan import PROTOCOL, Arm, Plan
+from engine.suite import Prompt, counted, distinct_4gram
+from engine.tokenizer import Tokenizer
+
+_WARM_TOKENS = 24
+_STEP_REPEATS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One finished generation with its exact counts."""
+
+    tokens: tuple[int, ...]
+    prefill_ns: int
+    decode_ns: int
+    offered: tuple[int, ...]  # drafts offered, a round
+    accepted: tuple[int, ...]
+    largest: int  # most tokens that one round committed
+    stop: str
+
+    @property
+    def rounds(self) -> int:
+        return len(self.offered)
+
+
+def run(plan: Plan, journal: Journal) -> None:
+    """Measure everything `plan` names and seal the journal."""
+    Program(plan, journal).run()
+
+
+class Program:
+    """One load; its arms share the weights and take turns."""
+
+    def __init__(self, plan: Plan, journal: Journal) -> None:
+        self._plan = plan
+        self._journal = journal
+        self._counts = dict.fromkeys(("plain", "point", "gate", "control", "step_cost"), 0)
+        self._tokens = self._rounds = 0
+        self._plain: dict[tuple[str, str], tuple[int, ...]] = {}
+
+    def run(self) -> None:
+        plan, journal = self._plan, self._journal
+        journal.phase, journal.total = (
+            "load",
+            plan.points + len(plan.prompts) * len(plan.plain_arms),
+        )
+        checkpoint = checkpoint_sha256(plan.checkpoint, plan.head)
+        source = provenance.source_sha256()
+        started = time.perf_counter_ns()
+        self._engine = Engine.load(plan.checkpoint, plan.arms[0].config, head=plan.head)
+        self._tokenizer = Tokenizer.load(plan.checkpoint)
+        load_ns = time.perf_counter_ns() - started
+        self._start(checkpoint, source)
+        journal.event("loaded", load_ns=load_ns, **self._engine.weights.size())
+        prompts = [(prompt, prompt.encode(self._tokenizer)) for prompt in plan.prompts]
+        journal.phase = "warm-up"
+        for arm in plan.arms:
+            self._warm(arm, prompts[0][1])
+        self._controls(prompts[0])
+        journal.phase = "measure"
+        for prompt, ids in prompts:
+            self._measure(prompt, ids)
+        journal.phase = "step cost"
+        for arm in plan.arms:
+            self._step_costs(arm, prompts[0][1])
+        journal.event("memory", peak_rss_bytes=peak_rss_bytes())
+        journal.seal(
+            counts=self._counts,
+            tokens=self._tokens,
+            rounds=self._rounds,
+            checkpoint_sha256=checkpoint_sha256(plan.checkpoint, plan.head),
+            source_sha256=provenance.source_sha256(),
+        )
+
+    # ---------------------------------------------------------------- stages
+
+    def _start(self, checkpoint: str, source: str) -> None:
+        plan = self._plan
+        arms = []
+        for arm in plan.arms:
+            self._engine.reconfigure(arm.config)
+            effective = self._engine.config
+            arms.append(
+                {
+                    "name": arm.name,
+                    "requested": arm.requested,
+                    "effective": effective.canonical(),
+                    "fingerprint": effective.fingerprint(),
+                }
+            )
+        revision, dirty = provenance.revision()
+        self._journal.event(
+            "start",
+            protocol=PROTOCOL,
+            run_id=plan.run_id,
+            engine={
+                "version": engine.VERSION,
+                "git_revision": revision,
+                "git_dirty": dirty,
+                "source_sha256": source,
+            },
+            checkpoint={"path": str(plan.checkpoint), "sha256": checkpoint},
+            head={"path": str(plan.head), "sha256": checkpoint} if plan.head else None,
+            suite={
+                "name": plan.suite.name,
+                "version": plan.suite.version,
+                "sha256": plan.suite.sha256,
+            },
+            device=provenance.device(),
+            clocks=provenance.clocks(),
+            mode=plan.mode,
+            torch=torch.__version__,
+            python=sys.version.split()[0],
+            plan={
+                "arms": [arm.name for arm in plan.arms],
+                "order": list(plan.order),
+                "plain_arms": list(plan.plain_arms),
+                "prompts": [prompt.id for prompt in plan.prompts],
+                "max_new_tokens": plan.max_new_tokens,
+                "seed": plan.seed,
+            },
+            arms=arms,
+        )
+
+    def _warm(self, arm: Arm, ids: list[int]) -> None:
+        """Run every shape that will be timed once, so that no compilation or first touch is."""
+        self._engine.reconfigure(arm.config)
+        self._verify_ns(ids, repeats=1)
+        self._generate(ids, plain=False, limit=_WARM_TOKENS)
+        self._generate(ids, plain=True, limit=_WARM_TOKENS)
+
+    def _controls(self, first: tuple[Prompt, list[int]]) -> None:
+        """The first token after prefill must not depend on the arm."""
+        prompt, ids = first
+        expected: int | None = None
+        for arm in self._plan.arms:
+            self._engine.reconfigure(arm.config)
+            token = self._generate(ids, plain=True, limit=1).tokens[0]
+            expected = token if expected is None else expected
+            self._emit(
+                "control",
+                arm=arm.name,
+                prompt=prompt.id,
+                token=token,
+                finite=True,
+                **{"pass": token == expected},
+            )
+
+    def _measure(self, prompt: Prompt, ids: list[int]) -> None:
+        plan = self._plan
+        arms = {arm.name: arm for arm in plan.arms}
+        for name in plan.plain_arms:
+            self._engine.reconfigure(arms[name].config)
+            plain = self._generate(ids, plain=True)
+            self._plain[name, prompt.id] = plain.tokens
+            self._emit(
+                "plain",
+                arm=name,
+                **self._fields(prompt, ids, plain),
+                distinct_4gram=round(distinct_4gram(plain.tokens), 4),
+            )
+            self._journal.done += 1
+        repeats = dict.fromkeys(arms, 0)
+        for name in plan.order:
+            self._engine.reconfigure(arms[name].config)
+            point = self._generate(ids, plain=False)
+            width = self._engine.config.draft_width
+            self._tokens += len(point.tokens)
+            self._rounds += point.rounds
+            self._emit(
+                "point",
+                arm=name,
+                repeat=repeats[name],
+                **self._fields(prompt, ids, point),
+                rounds=point.rounds,
+                width=width,
+                max_committed=point.largest,
+                offered_by_position=_reached(point.offered, width),
+                accepted_by_position=_reached(point.accepted, width),
+            )
+            self._gate(name, prompt, repeats[name], point.tokens)
+            repeats[name] += 1
+            self._journal.done += 1
+
+    def _gate(self, arm: str, prompt: Prompt, repeat: int, tokens: tuple[int, ...]) -> None:
+        """Every token of every prompt against plain decode: the arm's own, else the first arm's."""
+        own = self._plain.get((arm, prompt.id))
+        plain = self._plain[self._plan.plain_arms[0], prompt.id] if own is None else own
+        self._emit(
+            "gate",
+            kind="lossless",
+            arm=arm,
+            prompt=prompt.id,
+            repeat=repeat,
+            compared=max(len(plain), len(tokens)),
+            first_diff=first_difference(plain, tokens),
+            **{"pass": plain == tokens},
+        )
+
+    def _step_costs(self, arm: Arm, ids: list[int]) -> None:
+        self._engine.reconfigure(arm.config)
+        for width, ns in self._verify_ns(ids, _STEP_REPEATS).items():
+            self._emit("step_cost", arm=arm.name, width=width, ns=ns)
+
+    # ---------------------------------------------------------------- parts
+
+    def _generate(self, ids: list[int], *, plain: bool, limit: int | None = None) -> Generation:
+        commits = list(
+            self._engine.generate(
+                ids, max_new_tokens=limit or self._plan.max_new_tokens, speculative=not plain
+            )
+        )
+        return summarise(commits)
+
+    @torch.inference_mode()
+    def _verify_ns(self, ids: list[int], repeats: int) -> dict[int, int]:
+        """Median time of one verify step after the prompt, for every width in use."""
+        backbone = self._engine.backbone
+        state = self._engine.new_state()
+        prefill(backbone, None, state, ids)
+        medians = {}
+        for width in range(1, self._engine.config.draft_width + 2):
+            rows = torch.tensor((ids * width)[:width])
+            times = []
+            for _ in range(repeats + 1):
+                started = time.perf_counter_ns()
+                backbone.logits(backbone.forward(rows, state))
+                times.append(time.perf_counter_ns() - started)
+                state.rollback()
+            medians[width] = round(statistics.median(times[1:]))
+        return medians
+
+    @staticmethod
+    def _fields(prompt: Prompt, ids: list[int], done: Generation) -> dict[str, Any]:
+        reason = counted(len(done.tokens), done.stop, distinct_4gram(done.tokens))
+        return {
+            "prompt": prompt.id,
+            "category": prompt.category,
+            "prompt_tokens": len(ids),
+            "tokens": len(done.tokens),
+            "forwards": done.rounds,
+            "prefill_ns": done.prefill_ns,
+            "ttft_ns": done.prefill_ns,
+            "decode_ns": done.decode_ns,
+            "tokens_sha256": tokens_sha256(done.tokens),
+            "stop": done.stop,
+            "counted": reason is None,
+            "excluded": reason,
+            "finite": True,
+        }
+
+    def _emit(self, event: str, **fields: Any) -> None:
+        self._counts[event] += 1
+        self._journal.event(event, **fields)
+
+
+def summarise(commits: Sequence[Commit]) -> Generation:
+    """Exact counts of one generation; `stop` is `eos` or `length`."""
+    rounds = [(len(c.tokens), c.round) for c in commits if c.round is not None]
+    return Generation(
+        tokens=tuple(token for commit in commits for token in commit.tokens),
+        prefill_ns=commits[0].prefill_ns,
+        decode_ns=sum(r.time_ns for _, r in rounds),
+        offered=tuple(r.offered for _, r in rounds),
+        accepted=tuple(r.accepted for _, r in rounds),
+        largest=max((n for n, _ in rounds), default=0),
+        stop="eos" if commits[-1].finish == "stop" else "length",
+    )
+
+
+def first_difference(plain: Sequence[int], tokens: Sequence[int]) -> dict[str, int | None] | None:
+    """Where two token sequences part, with what each holds there; None when they are equal."""
+    for index in range(max(len(plain), len(tokens))):
+        a = plain[index] if index < len(plain) else None
+        b = tokens[index] if index < len(tokens) else None
+        if a != b:
+            return {"index": index, "plain": a, "spec": b}
+    return None
+
+
+def tokens_sha256(tokens: Sequence[int]) -> str:
+    """Hash of token ids as decimal text joined by commas."""
+    return hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident set of this process so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _reached(lengths: Sequence[int], width: int) -> list[int]:
+    """How many rounds had more than j of something, for each draft position j < width."""
+    return [sum(length > j for length in lengths) for j in range(width)]

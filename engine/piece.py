@@ -1,0 +1,29 @@
+"""A pure function of tensors between the matrix products, compiled when the configuration says so.
+
+Only short steps call the compiled form: their shapes are few and fixed, so nothing is compiled
+after the first step of each width. Long steps (prefill) take the plain form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.state import TILE
+
+
+class Piece:
+    """Calls `function` as it is, or compiled for first arguments of at most TILE rows."""
+
+    def __init__(self, function: Callable[..., Any], *, compiled: bool) -> None:
+        self._plain = function
+        self._fast = (
+            torch.compile(function, dynamic=False, fullgraph=True) if compiled else function
+        )
+
+    def __call__(self, first: Tensor, *rest: Any) -> Any:
+        function = self._fast if first.shape[0] <= TILE else self._plain
+        return function(first, *rest)

@@ -1,0 +1,1 @@
+"""The engine behind HTTP: OpenAI chat completions on one machine, for one model."""

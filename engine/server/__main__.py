@@ -1,0 +1,133 @@
+"""`python -m engine.server`: host one configuration on one address until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from engine.errors import EngineError
+from engine.server.deployment import Deployment
+
+if TYPE_CHECKING:
+    from engine.server.service import Service
+
+GRACE_S = 1  # for open connections; the worker gets half of that again
+WRONG = 2
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, except that open streams are ended on a signal and that obeying one is success."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; a second interrupt does not wait for anybody."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+        asyncio.get_running_loop().call_soon_threadsafe(self._service.close)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve; the exit status is 0 after a signal and 2 when nothing could be served."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        deployment = Deployment.load(
+            options.config, checkpoint=options.checkpoint, head=options.head, name=options.name
+        )
+        listener = listen(options.host, options.port)
+    except EngineError as error:
+        print(error, file=sys.stderr)
+        return WRONG
+    from engine.server.service import Service  # seconds of imports: mistakes are told before them
+
+    service = Service(deployment, waiting_limit=options.queue)
+    return asyncio.run(serve(service, listener))
+
+
+async def serve(service: Service, listener: socket.socket) -> int:
+    """Load and answer on a bound socket until a signal; the process's exit status."""
+    from engine.server.app import create_app
+
+    config = uvicorn.Config(
+        create_app(service),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = _Server(config, service)
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+
+    def settled() -> None:
+        if service.error is not None:
+            server.should_exit = True
+            return
+        context = service.loaded.engine.config.context
+        print(
+            f"Serving {service.deployment.name} at http://{shown}:{port}/v1"
+            f" (context {context} tokens). Ctrl-C ends it.",
+            flush=True,
+        )
+
+    if not ipaddress.ip_address(host).is_loopback:
+        print(f"Whoever reaches {shown} can use this server: it asks for no key.", file=sys.stderr)
+    print(f"Loading {service.deployment.checkpoint} ...", flush=True)
+    service.start(settled)
+    await server.serve(sockets=[listener])
+    if service.error is not None:
+        print(service.error, file=sys.stderr)
+        return WRONG
+    service.close()
+    if not service.join(GRACE_S / 2):
+        # The engine is deep in one step; nothing of value is lost by not waiting for it.
+        sys.stdout.flush()
+        os._exit(0)
+    return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket, so that a taken port is known before minutes of loading."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        why = getattr(error, "strerror", None) or error
+        raise EngineError(f"Cannot listen on {host} port {port}: {why}.") from None
+    return listener
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engine.server", description=__doc__)
+    parser.add_argument("--config", type=Path, help="best.json; absent: the default configuration")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (%(default)s)")
+    parser.add_argument("--checkpoint", type=Path, help="instead of the one in the config")
+    parser.add_argument("--head", type=Path, help="folder of a separate draft head")
+    parser.add_argument("--name", help="the model's id; absent: the checkpoint folder's name")
+    parser.add_argument("--queue", type=int, default=8, help="requests that may wait (%(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

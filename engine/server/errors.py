@@ -1,0 +1,122 @@
+"""From errors to HTTP: every status, type and code that a client can see is decided here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import ConfigError, ContextOverflow, EngineError, PromptError
+
+INVALID = "invalid_request_error"
+RETRY_AFTER_S = 1
+
+
+class RequestError(EngineError):
+    """A request that is answered with an error: what is wrong with it, and with which field."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        status: int = 400,
+        kind: str = INVALID,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.status = status
+        self.kind = kind
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as a client sees it: a status and the body in OpenAI's shape."""
+
+    status: int
+    message: str
+    kind: str = INVALID
+    code: str | None = None
+    param: str | None = None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON body."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """When to come back, for the two statuses that pass by themselves."""
+        return {"Retry-After": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
+
+
+def failure(error: BaseException) -> Failure:
+    """How `error` is answered; what is not an EngineError keeps its details to the log."""
+    message = str(error)
+    match error:
+        case RequestError():
+            return Failure(error.status, message, error.kind, error.code, error.param)
+        case ContextOverflow():
+            return Failure(400, message, code="context_length_exceeded", param="messages")
+        case PromptError():
+            return Failure(400, message, param="messages")
+        case ConfigError():
+            return Failure(400, message)
+        case EngineError():
+            return Failure(500, message, "server_error", "engine_fault")
+    sentence = "The engine failed while it answered; the server's log has the details."
+    return Failure(500, sentence, "server_error", "engine_fault")
+
+
+def no_route(method: str, path: str) -> RequestError:
+    """For a path that is not served."""
+    return RequestError(f"Unknown request URL: {method} {path}.", status=404, code="unknown_url")
+
+
+def wrong_method(method: str, path: str) -> RequestError:
+    """For a path that is served, but not with this method."""
+    return RequestError(
+        f"Not allowed to {method} on {path}.", status=405, code="method_not_allowed"
+    )
+
+
+def no_model(asked: str, served: str) -> RequestError:
+    """For a model that is not the one served."""
+    return RequestError(
+        f"The model `{asked}` does not exist; this server has `{served}`.",
+        param="model",
+        status=404,
+        code="model_not_found",
+    )
+
+
+def body_too_large(limit_bytes: int) -> RequestError:
+    """For a body over the limit."""
+    return RequestError(
+        f"The request body is larger than {limit_bytes} bytes.",
+        status=413,
+        code="request_too_large",
+    )
+
+
+def busy(waiting: int) -> RequestError:
+    """For a full queue."""
+    return RequestError(
+        f"The server is busy: {waiting} requests are waiting already.",
+        status=429,
+        kind="rate_limit_error",
+        code="queue_full",
+    )
+
+
+def unavailable(why: str) -> RequestError:
+    """For a server that is loading or on its way out."""
+    return RequestError(why, status=503, kind="server_error", code="unavailable")

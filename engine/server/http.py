@@ -1,0 +1,76 @@
+"""What Starlette leaves to its users: bounded bodies, listeners that leave, event streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from engine.server.errors import body_too_large
+
+BODY_LIMIT_BYTES = 16 << 20
+# A client that still sends cannot read why it was refused, so a while longer is listened to.
+_DRAIN_LIMIT_BYTES = 64 << 20
+
+
+async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
+    """The whole body; RequestError (413) when it is over the limit."""
+    kept, size = bytearray(), 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size <= limit_bytes:
+            kept += piece
+        elif size > _DRAIN_LIMIT_BYTES:
+            break
+    if size > limit_bytes:
+        raise body_too_large(limit_bytes)
+    return bytes(kept)
+
+
+@contextlib.asynccontextmanager
+async def listening(receive: Receive, gone: Callable[[], None]) -> AsyncIterator[None]:
+    """Call `gone` when the client leaves, and in any case at the end of the block."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watcher.cancel()
+        gone()
+
+
+class EventStream(Response):
+    """Server-sent events; whatever way it ends, `gone` is called."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, frames: AsyncIterator[str], gone: Callable[[], None], headers: Mapping[str, str]
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self._frames = frames
+        self._gone = gone
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send frame after frame until the last, or until nobody listens."""
+        async with listening(receive, self._gone):
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            async for frame in self._frames:
+                body = {"type": "http.response.body", "body": frame.encode(), "more_body": True}
+                await send(body)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+__all__ = ["BODY_LIMIT_BYTES", "ClientDisconnect", "EventStream", "listening", "read_body"]

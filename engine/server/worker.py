@@ -1,0 +1,130 @@
+"""One thread that owns the engine, and a short queue in front of it.
+
+The engine holds one sequence at a time, and its thread settings belong to the thread that loaded
+it: so this thread loads and generates, and everybody else waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import cast
+
+from engine.engine import Commit
+from engine.server.errors import busy, unavailable
+from engine.stops import Delta, TextStream
+
+Event = Delta | BaseException
+Deliver = Callable[[Event], None]
+
+
+class Job:
+    """One generation on its way. `deliver` is called on the worker's thread."""
+
+    def __init__(self, commits: Iterator[Commit], stream: TextStream, deliver: Deliver) -> None:
+        self._commits = cast(Generator[Commit], commits)
+        self._stream = stream
+        self._deliver = deliver
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Make the worker drop this job within one round."""
+        self._cancelled.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell whoever waits that nothing more will come."""
+        self._deliver(error)
+
+    def run(self) -> None:
+        """Generate until the end, a stop string or a cancellation; errors are delivered."""
+        try:
+            while not self._cancelled.is_set():
+                commit = next(self._commits)
+                delta = self._stream.feed(commit.tokens, commit.finish)
+                self._deliver(delta)
+                if delta.finish is not None:
+                    return
+        except Exception as error:
+            self._deliver(error)
+        finally:
+            self._commits.close()
+
+
+class Worker:
+    """Runs `prepare` once and then one job after the other, at most `waiting_limit` waiting."""
+
+    def __init__(self, prepare: Callable[[], bool], waiting_limit: int) -> None:
+        self._prepare = prepare
+        self._waiting_limit = waiting_limit
+        self._waiting: deque[Job] = deque()
+        self._current: Job | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to prepare."""
+        self._thread.start()
+
+    @property
+    def running(self) -> int:
+        """Jobs being generated: 0 or 1."""
+        return int(self._current is not None)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue."""
+        return len(self._waiting)
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; RequestError when the queue is full or the server is closing."""
+        with self._changed:
+            if self._closed:
+                raise unavailable("The server is shutting down.")
+            if self.running + self.waiting > self._waiting_limit:
+                raise busy(self.waiting)
+            self._waiting.append(job)
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Forget a job that waits, or stop one that runs. Any other is left alone."""
+        job.cancel()
+        with self._changed:
+            if job in self._waiting:
+                self._waiting.remove(job)
+
+    def close(self) -> None:
+        """Take no more jobs and end those there are, telling them why."""
+        with self._changed:
+            self._closed = True
+            jobs = [*self._waiting, *([self._current] if self._current else [])]
+            self._waiting.clear()
+            self._changed.notify()
+        for job in jobs:
+            job.cancel()
+            job.fail(unavailable("The server is shutting down."))
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether the thread has ended within `timeout_s`."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        if not self._prepare():
+            return
+        while (job := self._next()) is not None:
+            try:
+                job.run()
+            finally:
+                with self._changed:
+                    self._current = None
+
+    def _next(self) -> Job | None:
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return None
+            self._current = self._waiting.popleft()
+            return self._current

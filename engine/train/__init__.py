@@ -1,0 +1,1 @@
+"""Everything that makes the project's own checkpoints: corpus and training."""

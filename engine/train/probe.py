@@ -1,0 +1,146 @@
+"""A minute on a new machine: are the fast paths right, how fast are they, how much do they take."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from engine.formats import fp8_round_trip, mxfp4_round_trip
+from engine.train.backbone import Plan, Trainer
+from engine.train.data import Split
+from engine.train.draft import DraftPlan, DraftTrainer
+from engine.train.model import Model
+from engine.train.progress import say
+from engine.train.replay import Replays
+from engine.train.sinkhorn import balanced
+from kernels.oracle import hyper
+
+_STEPS = 20
+
+
+def probe(model: Model, corpus: Split, batches: str, length: int, seconds: float) -> None:
+    """Check the rounding and the compiled functions, then time steps until `seconds` are used."""
+    begun = time.monotonic()
+    device = model.device
+    _check_sinkhorn(device)
+    _check_rounding(model)
+    wanted = [int(b) for b in batches.split(",")]
+    compiled, first = model.compiled, True
+    for batch in wanted:
+        if time.monotonic() - begun > seconds:
+            say(f"batch {batch}: no time left")
+            continue
+        trainer = Trainer(model, corpus, Plan(batch=batch, length=length))
+        if first and compiled:
+            trainer.use(compiled=False)
+            _time(trainer, batch, length, 5, "plain")
+            reference = _losses(trainer)
+            trainer.use(compiled=True)
+            moment = time.monotonic()
+            trainer.rehearse()
+            _wait(device)
+            say(f"compiled in {time.monotonic() - moment:.1f} s (still compiled: {model.compiled})")
+            say(f"loss, divergence, gradient norm: plain {reference}, now {_losses(trainer)}")
+        _time(trainer, batch, length, _STEPS, "compiled" if model.compiled else "plain")
+        if first and device.type == "cuda":
+            try:
+                _profile(trainer)
+            except (AttributeError, RuntimeError) as error:
+                say(f"no profile: {error}")
+        if device.type == "cuda":
+            trainer.replays = Replays(trainer.update)
+            _time(trainer, batch, length, _STEPS, "replayed")
+            trainer.replays = None
+        first = False
+    draft = DraftTrainer(model, corpus, DraftPlan(batch=wanted[0], length=length))
+    draft.step(0.1)
+    _wait(device)
+    moment = time.monotonic()
+    for _ in range(5):
+        draft.step(0.1)
+    _wait(device)
+    say(f"draft step at batch {wanted[0]}: {(time.monotonic() - moment) / 5 * 1e3:.1f} ms")
+
+
+def _time(trainer: Trainer, batch: int, length: int, steps: int, name: str) -> None:
+    device = trainer.model.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    for label, fraction in ((name, 0.1), (f"{name}, rounded and sparse", 0.9)):
+        for _ in range(4):
+            trainer.step(fraction)
+        _wait(device)
+        moment = time.monotonic()
+        for _ in range(steps):
+            scalars = trainer.step(fraction)
+        _wait(device)
+        each = (time.monotonic() - moment) / steps
+        peak = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else 0.0
+        say(
+            f"batch {batch} x {length} {label}: {each * 1e3:.1f} ms a step, "
+            f"{batch * length / each / 1e3:.0f}k tok/s, peak {peak:.1f} GiB, "
+            f"loss {float(scalars['loss']):.3f}"
+        )
+
+
+def _profile(trainer: Trainer) -> None:
+    """Which kernels the time goes to, and how much of it the device is busy."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        moment = time.monotonic()
+        for _ in range(3):
+            trainer.step(0.1)
+        _wait(trainer.model.device)
+        spent = time.monotonic() - moment
+    events = [e for e in profile.key_averages() if str(e.device_type).endswith("CUDA")]
+    events.sort(key=lambda e: -e.self_device_time_total)
+    busy = sum(e.self_device_time_total for e in events) / 3e3
+    launched = sum(e.count for e in events) / 3
+    say(f"device busy {busy:.1f} ms of {spent / 3 * 1e3:.1f} ms a step, {launched:.0f} kernels")
+    for event in events[:25]:
+        each = event.self_device_time_total / 3e3
+        say(f"  {each:7.2f} ms {event.count // 3:5d} x {event.key[:110]}")
+
+
+def _losses(trainer: Trainer) -> tuple[float, ...]:
+    trainer.model.backbone.refresh(quantised=True)
+    trainer.model.backbone.clear()
+    total, _, divergence, _ = trainer.loss(trainer.rows.batch(0), sparse=False)
+    total.backward()
+    norm = trainer.model.backbone.gradient().norm()
+    return tuple(round(float(x.detach()), 4) for x in (total, divergence, norm))
+
+
+def _check_sinkhorn(device: torch.device) -> None:
+    logits = torch.randn(1000, 4, 4, device=device) * 2
+    up = torch.randn(1000, 4, 4, device=device)
+    results: list[tuple[Tensor, Tensor]] = []
+    for function in (hyper.sinkhorn, balanced):
+        leaf = logits.clone().requires_grad_()
+        value = function(leaf, 20, 1e-6)
+        (value * up).sum().backward()
+        assert leaf.grad is not None
+        results.append((value.detach(), leaf.grad))
+    worst = [float((a - b).abs().max()) for a, b in zip(*results, strict=True)]
+    say(f"sinkhorn against its oracle: value {worst[0]:.1e}, gradient {worst[1]:.1e}")
+
+
+def _check_rounding(model: Model) -> None:
+    model.backbone.refresh(quantised=True)
+    working, differing = model.backbone.native(), []
+    for place in model.backbone.places:
+        if place.entry.format in ("fp4", "fp8"):
+            trip = mxfp4_round_trip if place.entry.format == "fp4" else fp8_round_trip
+            master = model.backbone.view(model.backbone.master, place).cpu()
+            parts = master.unbind(0) if place.entry.stack else (master,)
+            for name, part in zip(place.entry.native, parts, strict=True):
+                if not torch.equal(working[name].cpu().float(), trip(part)):
+                    differing.append(name)
+    say(f"rounding differs from the export's in {len(differing)} tensors {differing[:3]}")
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

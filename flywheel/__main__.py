@@ -1,0 +1,7 @@
+"""``python -m flywheel``."""
+
+import sys
+
+from flywheel.cli import main
+
+sys.exit(main())

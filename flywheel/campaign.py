@@ -1,0 +1,123 @@
+"""The campaign's error budget (e-LOND) and its canaries, as pure folds.
+
+e-LOND: the t-th test is promoted when its e-value reaches 1 / alpha_t with
+alpha_t = alpha gamma_t (R + 1), R the promotions before it. The share of false promotions stays
+under alpha whatever the dependence between tests. gamma is flat over a declared budget of tests,
+and zero after it: then a new epoch must be declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+
+from scipy.special import betaincinv
+
+from flywheel.decide import Rule
+from flywheel.errors import DecisionError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a campaign declares before its first run; stored with it.
+
+    `budget` tests share `alpha`. `calibration` null blocks come first; about one item in
+    `canary_every` is a canary; `attempts` void blocks in a row defer a lever; `anchor_blocks`
+    blocks measure the best against the frozen first configuration, at the end and every
+    `anchor_every` promotions.
+    """
+
+    label: str = "full"
+    seed: int = 1
+    alpha: float = 0.20
+    budget: int = 150
+    calibration: int = 4
+    canary_every: int = 12
+    attempts: int = 3
+    anchor_blocks: int = 3
+    anchor_every: int = 5
+    floor_ms: float | None = None
+    rule: Rule = field(default_factory=Rule)
+
+    def __post_init__(self) -> None:
+        counts = (self.budget, self.calibration, self.canary_every, self.attempts,
+                  self.anchor_blocks, self.anchor_every)
+        if not 0 < self.alpha < 1 or min(counts) < 1:
+            raise DecisionError("a campaign needs 0 < alpha < 1 and positive counts")
+
+    @property
+    def gamma(self) -> float:
+        """The flat weight of each test."""
+        return 1.0 / self.budget
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> Settings:
+        """Inverse of `as_dict`."""
+        values = dict(data)
+        rule = values.pop("rule")
+        assert isinstance(rule, Mapping)
+        return cls(rule=Rule(**rule), **values)  # type: ignore[arg-type]
+
+
+QUICK = Settings(label="quick", budget=16)
+FULL = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Where the epoch stands: `tests` spent, `promotions` among them."""
+
+    settings: Settings
+    tests: int = 0
+    promotions: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tests that can still be promoted in this epoch."""
+        return max(0, self.settings.budget - self.tests)
+
+    @property
+    def alpha_t(self) -> float:
+        """The level of the next test; 0 when the epoch is spent."""
+        if not self.left:
+            return 0.0
+        return min(1.0, self.settings.alpha * self.settings.gamma * (self.promotions + 1))
+
+    def after(self, promoted: bool) -> Budget:
+        """The state once one more test has ended."""
+        return Budget(self.settings, self.tests + 1, self.promotions + bool(promoted))
+
+
+def fold(settings: Settings, promoted: Iterable[bool]) -> Budget:
+    """The state after these tests, in the order they ended."""
+    budget = Budget(settings)
+    for one in promoted:
+        budget = budget.after(one)
+    return budget
+
+
+@dataclass(frozen=True, slots=True)
+class Canaries:
+    """Null levers that went through the whole path: `promoted` of `decided`."""
+
+    promoted: int
+    decided: int
+
+    @property
+    def upper(self) -> float:
+        """Upper end of the exact 95 % interval of the false-promotion rate."""
+        return clopper_pearson(self.promoted, self.decided)[1]
+
+
+def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:
+    """The exact binomial interval of a rate; (0, 1) without trials."""
+    if not 0 <= hits <= trials:
+        raise DecisionError(f"{hits} of {trials} is no count")
+    tail = (1 - level) / 2
+    low = 0.0 if hits == 0 else float(betaincinv(hits, trials - hits + 1, tail))
+    high = 1.0 if hits == trials else float(betaincinv(hits + 1, trials - hits, 1 - tail))
+    return low, high

@@ -1,0 +1,297 @@
+"""The command line: `flywheel run | report | serve` and what one needs around them.
+
+It reads options and hands them on; a FlywheelError becomes one sentence on stderr and its exit
+code.  ``commands`` is imported by the command that needs it, so that `flywheel stop` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flywheel import cli_ledger, cli_levers, launch, lease, stop
+from flywheel.errors import FlywheelError
+from flywheel.terminal import (
+    FAILED,
+    WRONG,
+    JsonOption,
+    LedgerOption,
+    console,
+    emit,
+    ledger_path,
+    sentence,
+)
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="flywheel",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Makes one box's model decode faster, one measured change at a time.\n\n"
+    "flywheel doctor, then flywheel run, then flywheel report, then flywheel serve.",
+)
+app.add_typer(cli_levers.app, name="levers")
+app.add_typer(cli_ledger.app, name="ledger")
+
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", help="The model's folder; the embedded small one by default."),
+]
+SuiteOption = Annotated[
+    Path | None, typer.Option("--suite", help="The suite of prompts; the embedded one by default.")
+]
+
+
+@app.command()
+def run(
+    ledger: LedgerOption = Path("ledger.db"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A short campaign: 14 minutes, at most 8 prompts.")
+    ] = False,
+    checkpoint: CheckpointOption = None,
+    suite_file: SuiteOption = None,
+    budget_hours: Annotated[
+        float | None, typer.Option("--budget-hours", min=0.001, help="Stop after this long.")
+    ] = None,
+    budget_runs: Annotated[
+        int | None, typer.Option("--budget-runs", min=1, help="Stop after this many engine runs.")
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option("--window", help="Start runs only in these hours, local time: 22:00-07:00."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Try only this lever; may be repeated.")
+    ] = None,
+    new_campaign: Annotated[
+        bool,
+        typer.Option("--new-campaign", help="Declare a new epoch, as after a halt."),
+    ] = False,
+    json_: JsonOption = False,
+) -> int:
+    """Try one change at a time: measure, decide, record. Unattended.
+
+    Ctrl-C ends the run in progress cleanly and prints the report.
+
+    Example: flywheel run --budget-hours 8 --window 22:00-07:00
+    """
+    from flywheel import commands
+
+    return commands.run(
+        ledger_path(ledger),
+        quick=quick,
+        checkpoint=checkpoint,
+        suite_file=suite_file,
+        budget_hours=budget_hours,
+        budget_runs=budget_runs,
+        window=window,
+        only=only,
+        new_campaign=new_campaign,
+        json_=json_,
+    )
+
+
+
+@app.command()
+def report(
+    ledger: LedgerOption = Path("ledger.db"),
+    html_path: Annotated[
+        Path | None, typer.Option("--html", help="Also write the report as one HTML file.")
+    ] = None,
+    json_: JsonOption = False,
+) -> int:
+    """What was learned: bands, rejects, the best configuration and why.
+
+    Example: flywheel report --html morning.html
+    """
+    from flywheel import commands
+
+    return commands.report(ledger_path(ledger), html_path, json_=json_)
+
+
+
+@app.command("serve")
+def serve_(
+    ledger: LedgerOption = Path("ledger.db"),
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port.")] = 8000,
+    checkpoint: CheckpointOption = None,
+    json_: JsonOption = False,
+) -> int:
+    """Host the best configuration so far for real clients, until Ctrl-C.
+
+    Example: flywheel serve --host 0.0.0.0 --port 8000
+    """
+    from flywheel import commands
+    from flywheel.serve import Address
+
+    return commands.serve_best(ledger_path(ledger), Address(host, port), checkpoint, json_=json_)
+
+
+
+@app.command()
+def status(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -> int:
+    """What the loop is doing now, and what stands in its way.
+
+    Example: flywheel status --json
+    """
+    from flywheel import commands
+
+    return commands.status(ledger_path(ledger), json_=json_)
+
+
+
+@app.command("stop")
+def stop_(
+    ledger: LedgerOption = Path("ledger.db"),
+    now: Annotated[bool, typer.Option("--now", help="End the run in progress too.")] = False,
+    json_: JsonOption = False,
+) -> int:
+    """Ask the loop to stop; it does within seconds. A run in progress is left to finish.
+
+    Example: flywheel stop --now
+    """
+    path = ledger_path(ledger)
+    held = lease.holder(lease.daemon_path(path))
+    ended: list[str] = []
+    gone = True
+    if held is not None and held.identity is not None:
+        stop.request(path, held.identity, now=now)
+        gone = _wait_gone(path, 30.0)
+        said = "stopped" if gone else "asked to stop; it has not finished yet"
+    else:
+        said = "nothing is running"
+    if now and gone:
+        ended = _end_live_runs(path)
+        if ended:
+            said = f"ended {', '.join(ended)}"
+    if json_:
+        emit({"said": said, "daemon": None if held is None else held.to_json(), "ended": ended,
+              "stopped": gone})
+    else:
+        console().print(sentence(said))
+    return 0 if gone else FAILED
+
+
+@app.command("doctor")
+def doctor_(
+    ledger: LedgerOption = Path("ledger.db"),
+    checkpoint: CheckpointOption = None,
+    suite_file: SuiteOption = None,
+    json_: JsonOption = False,
+) -> int:
+    """Is this box fit to run the loop? Changes nothing.
+
+    Example: flywheel doctor --checkpoint /models/deepseek-v4-flash
+    """
+    from flywheel import commands
+
+    return commands.diagnose(ledger_path(ledger), checkpoint, suite_file, json_=json_)
+
+
+
+@app.command("best")
+def best_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -> int:
+    """The best configuration so far: a fold of the decisions.
+
+    Example: flywheel best --json
+    """
+    from flywheel import commands
+
+    return commands.show_best(ledger_path(ledger), json_=json_)
+
+
+def _wait_gone(path: Path, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if lease.holder(lease.daemon_path(path)) is None:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _end_live_runs(path: Path) -> list[str]:
+    """End every live run that a stopped daemon left to its supervisor."""
+    ended = []
+    for run_dir in sorted((path.parent / "runs").glob("r*")):
+        if launch.look(run_dir).phase == "running":
+            launch.end(run_dir)
+            ended.append(run_dir.name)
+    return ended
+
+
+@app.command()
+def readjudicate(
+    ledger: LedgerOption = Path("ledger.db"),
+    delta_min: Annotated[
+        float, typer.Option("--delta-min", help="What a lever must save to be promoted.")
+    ] = 0.005,
+    useful: Annotated[
+        float, typer.Option("--useful", help="Worth less than this for sure is closed early.")
+    ] = 0.01,
+    guard: Annotated[
+        float, typer.Option("--guard", help="The loss that no category may hide.")
+    ] = 0.02,
+    n_max: Annotated[int, typer.Option("--n-max", min=2, help="Blocks before giving up.")] = 8,
+    json_: JsonOption = False,
+) -> int:
+    """Decide every past lever again under another rule; nothing is measured again or lost.
+
+    Example: flywheel readjudicate --delta-min 0.01 --useful 0.02
+    """
+    from flywheel import commands
+
+    return commands.readjudicate(
+        ledger_path(ledger), delta_min=delta_min, useful=useful, guard=guard, n_max=n_max,
+        json_=json_,
+    )  # fmt: skip
+
+
+# Newer typer carries its own copy of click, older ones import it; this finds either's base class.
+_ClickError: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit code and never lets a traceback out for a user's mistake."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(args=arguments, prog_name="flywheel", standalone_mode=False)
+    except FlywheelError as error:
+        return _fail(str(error), error.exit_code, arguments)
+    except _ClickError as error:
+        said = str(error.format_message())  # type: ignore[attr-defined]
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stdout.write(said + "\n")
+            return WRONG
+        return _fail(said, WRONG, arguments)
+    except (typer.Abort, KeyboardInterrupt):
+        return _fail("interrupted", FAILED, arguments)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        return _fail(str(error), FAILED, arguments)
+    if result == INTERRUPTED:  # how typer reports a Ctrl-C that no command caught
+        return _fail("interrupted", FAILED, arguments)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(text: str, code: int, arguments: list[str]) -> int:
+    sys.stderr.write(f"flywheel: {sentence(text)}\n")
+    if "--json" in arguments:
+        emit({"error": sentence(text), "exit_code": code})
+    return code
+
+
+__all__ = ["app", "main"]

@@ -1,0 +1,113 @@
+"""Which declared levers may be tried now, and why the others may not. Pure.
+
+A lever's identity is what it changes, not its name: the same change under another name is refused
+with a pointer to the decision that closed it. A closed lever comes back at lower odds once a
+condition that its decision held under has changed: the ruler, the incumbent or the engine's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flywheel.best import Best
+from flywheel.ledger.rows import VariantRow, View
+from flywheel.lever import Lever, canonical
+
+# A lever that lost once seldom wins because something else changed.
+REOPENED = 0.25
+UNDECIDED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A lever that may run; `discount` multiplies its odds, `note` says why it is not 1."""
+
+    lever: Lever
+    discount: float = 1.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ineligible:
+    """A lever that may not run, and the sentence that says why."""
+
+    lever: Lever
+    reason: str
+
+
+def admit(
+    view: View,
+    levers: Sequence[Lever],
+    best: Best,
+    effective: Mapping[str, Mapping[str, Any]],
+    kinds: Collection[str],
+) -> tuple[tuple[Candidate, ...], tuple[Ineligible, ...]]:
+    """Split the declared levers into those that may run and those that may not."""
+    resolved = {**effective.get(canonical(dict(best.config)), {}), **best.config}
+    ready: list[Candidate] = []
+    refused: list[Ineligible] = []
+    seen: dict[str, Lever] = {}
+    for lever in levers:
+        if lever.identity in seen:
+            other = seen[lever.identity].name
+            refused.append(Ineligible(lever, f"{lever.name} is the same change as {other}"))
+            continue
+        seen[lever.identity] = lever
+        answer = _one(view, lever, best, resolved, kinds)
+        if isinstance(answer, Candidate):
+            ready.append(answer)
+        else:
+            refused.append(answer)
+    return tuple(ready), tuple(refused)
+
+
+def _one(
+    view: View,
+    lever: Lever,
+    best: Best,
+    resolved: Mapping[str, Any],
+    kinds: Collection[str],
+) -> Candidate | Ineligible:
+    if lever.null:
+        return Ineligible(lever, f"{lever.name} changes nothing; canaries are placed by the plan")
+    if lever.kind not in kinds:
+        return Ineligible(lever, f"{lever.name}: this run handles no levers of kind {lever.kind}")
+    field, value = next(iter(lever.change.items()))
+    if field in resolved and canonical(resolved[field]) == canonical(value):
+        return Ineligible(lever, f"{lever.name} is already in the incumbent")
+    past = [v for v in view.variants if v.purpose == "lever" and v.decision is not None
+            and v.lever.identity == lever.identity]
+    return _after(view, lever, past[-1], best) if past else Candidate(lever)
+
+
+def _after(view: View, lever: Lever, last: VariantRow, best: Best) -> Candidate | Ineligible:
+    """A lever that was decided before: closed, or back at lower odds with the reason said."""
+    decision = last.decision
+    assert decision is not None
+    assert view.campaign is not None
+    same = "" if last.lever.name == lever.name else f" as {last.lever.name}"
+    pointer = f"D{decision.number}{same}: {decision.ending}, {decision.sentence}"
+    if last.campaign_id == view.campaign.id:
+        return Ineligible(lever, f"{lever.name} was decided in this campaign by {pointer}")
+    if decision.ending in ("void", "inconclusive"):
+        return Candidate(lever, UNDECIDED, f"; again after {pointer}")
+    if changed := conditions_changed(view, last, best):
+        return Candidate(lever, REOPENED, f"; reopened: {' and '.join(changed)} since {pointer}")
+    return Ineligible(lever, f"{lever.name} was closed by {pointer}")
+
+
+def conditions_changed(view: View, last: VariantRow, best: Best) -> tuple[str, ...]:
+    """What has changed since a decision, of the conditions that it held under."""
+    newest = next((b for b in reversed(view.blocks()) if b.estimate is not None), None)
+    own = last.measured[-1] if last.measured else None
+    changed = []
+    if canonical(dict(last.incumbent)) != canonical(dict(best.config)):
+        changed.append("the incumbent changed")
+    if newest is not None and own is not None:
+        if newest.ruler_id != own.ruler_id:
+            changed.append("the ruler changed")
+        if newest.source_sha256 != own.source_sha256:
+            changed.append("the engine's code changed")
+    return tuple(changed)

@@ -1,0 +1,85 @@
+"""How one run ended, as its supervisor saw it.  Standard library only; written once, whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flywheel.files import dump, read_json, write_atomic
+from flywheel.identity import Identity
+
+FILE = "exit.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """The reaped status of an engine: ``status`` is its exit code, or None if a signal ended it."""
+
+    run_id: str
+    status: int | None
+    signal: int | None
+    timed_out: bool
+    stopped: bool
+    duration_ns: int
+    started_utc: str
+    ended_utc: str
+    leftovers: int
+    group_empty: bool
+    peak_rss_bytes: int | None
+    log_bytes: int | None
+    log_sha256: str | None
+    engine: Identity | None
+    supervisor: Identity | None
+    error: str | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Left by itself with status 0 and nobody of its group behind it."""
+        return self.status == 0 and self.signal is None and not (self.timed_out or self.stopped)
+
+    def to_json(self) -> dict[str, Any]:
+        """The status as a JSON object."""
+        value = asdict(self)
+        for name in ("engine", "supervisor"):
+            identity = getattr(self, name)
+            value[name] = None if identity is None else identity.to_json()
+        return value
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ExitStatus | None:
+        """The status in a JSON object, or None when a field is missing or of another type."""
+        shapes: dict[str, tuple[type, ...]] = {
+            "run_id": (str,),
+            "status": (int, type(None)),
+            "signal": (int, type(None)),
+            "timed_out": (bool,),
+            "stopped": (bool,),
+            "duration_ns": (int,),
+            "started_utc": (str,),
+            "ended_utc": (str,),
+            "leftovers": (int,),
+            "group_empty": (bool,),
+            "peak_rss_bytes": (int, type(None)),
+            "log_bytes": (int, type(None)),
+            "log_sha256": (str, type(None)),
+            "error": (str, type(None)),
+        }
+        for name, kinds in shapes.items():
+            if name not in value or type(value[name]) not in kinds:
+                return None
+        return cls(
+            **{name: value[name] for name in shapes},
+            engine=Identity.from_json(value.get("engine")),
+            supervisor=Identity.from_json(value.get("supervisor")),
+        )
+
+    @classmethod
+    def read(cls, run_dir: Path) -> ExitStatus | None:
+        """The status left in a run directory; None while there is none."""
+        value = read_json(run_dir / FILE)
+        return None if value is None else cls.from_json(value)
+
+    def write(self, run_dir: Path) -> None:
+        """Leave the status in the run directory, whole."""
+        write_atomic(run_dir / FILE, dump(self.to_json()))

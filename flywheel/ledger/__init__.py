@@ -1,0 +1,1 @@
+"""The append-only ledger: the only place that knows SQLAlchemy."""

@@ -1,0 +1,277 @@
+"""The ledger's tables. History is append-only: the database itself refuses UPDATE and DELETE.
+
+    ruler, campaign, lever -> variant -> block_plan -> run -> run_end -> log, arm, measurement
+                              variant -> block (the estimate) -> decision -> finding
+
+Every row names the row that it came from. A run gets a terminal row instead of an edited status,
+and only a run that ended `ok` can own a measurement, because a measurement's foreign key says so.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    REAL,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+SCHEMA_VERSION = 1
+OUTCOMES = ("ok", "void", "timeout", "killed", "blocked")
+PURPOSES = ("null", "canary", "lever", "anchor")
+
+metadata = MetaData()
+
+
+def _one_of(column: str, words: tuple[str, ...]) -> CheckConstraint:
+    return CheckConstraint(f"{column} IN ({', '.join(repr(w) for w in words)})")
+
+
+def _finite(*columns: str) -> list[CheckConstraint]:
+    """NaN is NULL to SQLite, so NOT NULL refuses it; this refuses the infinities."""
+    return [CheckConstraint(f"{c} IS NULL OR abs({c}) < 1e300") for c in columns]
+
+
+def _table(name: str, *parts: Column[object] | CheckConstraint | object) -> Table:
+    return Table(name, metadata, *parts, sqlite_strict=True)  # type: ignore[arg-type]
+
+
+ruler = _table(
+    "ruler",
+    Column("id", Integer, primary_key=True),
+    Column("identity", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("fields", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+)
+
+campaign = _table(
+    "campaign",
+    Column("id", Integer, primary_key=True),
+    Column("label", Text, nullable=False),
+    Column("alpha", REAL, nullable=False),
+    Column("gamma", REAL, nullable=False),
+    Column("budget", Integer, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("first_config", Text, nullable=False),
+    Column("start_config", Text, nullable=False),
+    Column("box", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    *_finite("alpha", "gamma"),
+)
+
+campaign_end = _table(
+    "campaign_end",
+    Column("campaign_id", Integer, ForeignKey("campaign.id"), primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+)
+
+lever = _table(
+    "lever",
+    Column("identity", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("change", Text, nullable=False),
+    Column("claim", Text, nullable=False),
+    Column("falsify", Text, nullable=False),
+    Column("predicted_gain", REAL, nullable=False),
+    Column("ceiling", REAL),
+    Column("hot", Integer, nullable=False),
+    Column("family", Text, nullable=False),
+    Column("is_null", Integer, nullable=False),
+    Column("metric", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    *_finite("predicted_gain", "ceiling"),
+)
+
+variant = _table(
+    "variant",
+    Column("id", Text, primary_key=True),
+    Column("campaign_id", Integer, ForeignKey("campaign.id"), nullable=False),
+    Column("lever_identity", Text, ForeignKey("lever.identity"), nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("incumbent", Text, nullable=False),
+    Column("candidate", Text, nullable=False),
+    # A promotion made this incumbent; use_alter only breaks the cycle for the sort of tables.
+    Column("from_decision", Integer, ForeignKey("decision.id", use_alter=True, name="made_by")),
+    Column("predicted_gain", REAL, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    _one_of("purpose", PURPOSES),
+    *_finite("predicted_gain"),
+)
+
+block_plan = _table(
+    "block_plan",
+    Column("serial", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("variant_id", Text, ForeignKey("variant.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("hot", Integer, nullable=False),
+    Column("pattern", Text, nullable=False),
+    Column("seed", Integer, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    UniqueConstraint("variant_id", "number"),
+    _one_of("pattern", ("ABBA", "BAAB")),
+)
+
+run = _table(
+    "run",
+    Column("id", Text, primary_key=True),
+    Column("block_id", Text, ForeignKey("block_plan.id"), nullable=False),
+    Column("slot", Integer, nullable=False),
+    Column("manifest", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    CheckConstraint("slot BETWEEN 0 AND 3"),
+    UniqueConstraint("block_id", "slot"),
+)
+
+run_end = _table(
+    "run_end",
+    Column("run_id", Text, ForeignKey("run.id"), primary_key=True),
+    Column("outcome", Text, nullable=False),
+    Column("code", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("exit_status", Integer),
+    Column("started_utc", Text, nullable=False),
+    Column("ended_utc", Text, nullable=False),
+    Column("wall_ns", Integer, nullable=False),
+    Column("evidence", Text, nullable=False),
+    UniqueConstraint("run_id", "outcome"),
+    _one_of("outcome", OUTCOMES),
+    CheckConstraint("wall_ns >= 0"),
+)
+
+log = _table(
+    "log",
+    Column("run_id", Text, ForeignKey("run_end.run_id"), primary_key=True),
+    Column("sha256", Text, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("text_zlib", LargeBinary, nullable=False),
+)
+
+arm = _table(
+    "arm",
+    Column("run_id", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("outcome", Text, nullable=False),
+    Column("requested", Text, nullable=False),
+    Column("effective", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    CheckConstraint("outcome = 'ok'"),
+    ForeignKeyConstraint(["run_id", "outcome"], ["run_end.run_id", "run_end.outcome"]),
+)
+
+measurement = _table(
+    "measurement",
+    Column("id", Integer, primary_key=True),
+    Column("run_id", Text, nullable=False, index=True),
+    Column("outcome", Text, nullable=False),
+    Column("arm", Text, nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("category", Text, nullable=False),
+    Column("repeat", Integer, nullable=False),
+    Column("metric", Text, nullable=False),
+    Column("numerator", Integer, nullable=False),
+    Column("denominator", Integer, nullable=False),
+    Column("unit", Text, nullable=False),
+    Column("counted", Integer, nullable=False),
+    Column("line", Integer, nullable=False),
+    # A dead run is worth nothing: it cannot own a number, not even zero.
+    CheckConstraint("outcome = 'ok'"),
+    CheckConstraint("numerator >= 0 AND denominator > 0"),
+    ForeignKeyConstraint(["run_id", "outcome"], ["run_end.run_id", "run_end.outcome"]),
+    UniqueConstraint("run_id", "arm", "prompt", "repeat", "metric"),
+)
+
+block = _table(
+    "block",
+    Column("block_id", Text, ForeignKey("block_plan.id"), primary_key=True),
+    Column("ruler_id", Integer, ForeignKey("ruler.id"), nullable=False),
+    Column("source_sha256", Text, nullable=False),
+    Column("metric", Text, nullable=False),
+    Column("effect", REAL, nullable=False),
+    Column("contrast", REAL),
+    Column("within_sd", REAL, nullable=False),
+    Column("prompt_sd", REAL, nullable=False),
+    Column("level_log_ms", REAL, nullable=False),
+    Column("prompts", Integer, nullable=False),
+    Column("loads", Integer, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("categories", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    *_finite("effect", "contrast", "within_sd", "prompt_sd", "level_log_ms"),
+    CheckConstraint("prompts > 0 AND loads IN (1, 4)"),
+)
+
+block_void = _table(
+    "block_void",
+    Column("block_id", Text, ForeignKey("block_plan.id"), primary_key=True),
+    Column("code", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+)
+
+decision = _table(
+    "decision",
+    Column("id", Integer, primary_key=True),
+    Column("variant_id", Text, ForeignKey("variant.id"), nullable=False),
+    Column("ending", Text, nullable=False),
+    Column("code", Text, nullable=False),
+    Column("sentence", Text, nullable=False),
+    Column("is_null", Integer, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("mean", REAL),
+    Column("low", REAL),
+    Column("high", REAL),
+    Column("nu", REAL),
+    Column("e_value", REAL, nullable=False),
+    Column("alpha_t", REAL, nullable=False),
+    Column("test", Integer),
+    Column("promotions_before", Integer, nullable=False),
+    Column("rule_version", Text, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("details", Text, nullable=False),
+    Column("supersedes", Integer, ForeignKey("decision.id"), unique=True),
+    Column("created_utc", Text, nullable=False),
+    _one_of("ending", ("promoted", "rejected", "inconclusive", "void", "incorrect")),
+    *_finite("mean", "low", "high", "nu", "e_value", "alpha_t"),
+)
+
+decision_block = _table(
+    "decision_block",
+    Column("decision_id", Integer, ForeignKey("decision.id"), primary_key=True),
+    Column("block_id", Text, ForeignKey("block.block_id"), primary_key=True),
+)
+
+finding = _table(
+    "finding",
+    Column("number", Integer, primary_key=True),
+    Column("variant_id", Text, ForeignKey("variant.id"), nullable=False),
+    Column("decision_id", Integer, ForeignKey("decision.id")),
+    Column("sentence", Text, nullable=False),
+    Column("evidence", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+)
+
+
+def triggers() -> list[str]:
+    """SQL that makes every table refuse to change or lose a row."""
+    out = []
+    for table in metadata.sorted_tables:
+        for verb in ("UPDATE", "DELETE"):
+            out.append(
+                f"CREATE TRIGGER {table.name}_no_{verb.lower()} BEFORE {verb} ON {table.name} "
+                f"BEGIN SELECT RAISE(ABORT, 'history is append-only: no {verb} on {table.name}'); "
+                "END"
+            )
+    return out

@@ -1,0 +1,198 @@
+"""Everything again from the stored logs: the proof that the ledger's best is no opinion.
+
+`rebuild` re-parses every log, re-estimates every block and re-decides every lever in the order in
+which it happened, in memory. `readjudicate` re-decides the stored estimates under another rule and
+appends decisions that supersede those that flip. Neither measures anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from flywheel.best import Best, fold
+from flywheel.block import BlockEstimate
+from flywheel.campaign import Budget, Settings
+from flywheel.decide import Rule, Verdict
+from flywheel.errors import BlockError
+from flywheel.judge import Parse, estimate_block
+from flywheel.ledger import views
+from flywheel.ledger.rows import BlockRow, DecisionRow, VariantRow, View
+from flywheel.ledger.store import Ledger, log_text
+from flywheel.manifest import Manifest
+from flywheel.parse import parse
+from flywheel.record import RunRecord
+from flywheel.verdicts import append_superseding, consider
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The best as re-derived, and every place where the ledger says something else."""
+
+    best: Best
+    logs: int
+    blocks: int
+    decisions: int
+    differences: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Nothing differs."""
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A verdict that another rule changes."""
+
+    decision: int
+    lever: str
+    before: str
+    after: str
+
+
+def rebuild(ledger: Ledger, *, reread: Parse = parse) -> Rebuilt:
+    """Re-derive everything from the stored logs and compare it with what is recorded."""
+    with ledger.reading() as connection:
+        view = views.load(connection)
+        found: list[str] = []
+        logs = 0
+
+        def records(block: BlockRow) -> list[RunRecord]:
+            nonlocal logs
+            out = []
+            for run in block.runs:
+                text = log_text(connection, run.id)
+                manifest = Manifest.from_json(views.manifest(connection, run.id))
+                read = None if text is None else reread(text, manifest)
+                logs += text is not None
+                if isinstance(read, RunRecord):
+                    out.append(read)
+                else:
+                    found.append(f"run {run.id} was ok, but its log now reads: {read}")
+            return out
+
+        fresh = _with_estimates(view, lambda b: _estimate(view, b, records(b), found))
+    again, decided = _decide_again(fresh, found)
+    best = fold(again)
+    if best != fold(view):
+        found.append("the best configuration differs")
+    blocks = sum(b.estimate is not None for b in again.blocks())
+    return Rebuilt(best, logs, blocks, decided, tuple(found))
+
+
+def _estimate(
+    view: View, block: BlockRow, records: list[RunRecord], found: list[str]
+) -> BlockEstimate | None:
+    if len(records) != len(block.runs):
+        return None
+    metric = view.variant(block.variant_id).lever.metric
+    try:
+        estimate = estimate_block(block, records, metric)
+    except BlockError as error:
+        found.append(f"block {block.id} was measured, but now: {error}")
+        return None
+    if estimate != block.estimate:
+        found.append(f"block {block.id} now estimates {estimate.effect:.6g}")
+    return estimate
+
+
+def _with_estimates(view: View, again: Callable[[BlockRow], BlockEstimate | None]) -> View:
+    """The view with every estimate derived again by `again`; void blocks stay void."""
+    return replace(
+        view,
+        variants=tuple(
+            replace(
+                v,
+                blocks=tuple(
+                    b if b.estimate is None else replace(b, estimate=again(b)) for b in v.blocks
+                ),
+            )
+            for v in view.variants
+        ),
+    )
+
+
+def _decide_again(view: View, found: list[str]) -> tuple[View, int]:
+    """Fold the decisions again, in their order, each from its own blocks; note what differs."""
+    budgets: dict[int, Budget] = {}
+    settings = {c.id: c.settings for c in view.campaigns}
+    endings: dict[int, str] = {}
+    for decision in view.standing():
+        variant = view.variant(decision.variant_id)
+        own = settings[variant.campaign_id]
+        budget = budgets.setdefault(variant.campaign_id, Budget(own))
+        ending = decision.ending
+        if _by_statistics(variant, decision):
+            verdict = consider(view, variant, _settings_of(own, decision), budget.alpha_t)
+            ending = verdict.ending or "undecided"
+            if ending != decision.ending or not _close(verdict, decision):
+                found.append(
+                    f"D{decision.number} ({variant.lever.name}) was {decision.ending}, "
+                    f"now {ending} "
+                    f"(E {verdict.e_value:.6g}, was {decision.e_value:.6g})"
+                )
+        endings[decision.number] = ending
+        if decision.test is not None:
+            budgets[variant.campaign_id] = budget.after(ending == "promoted")
+    return _with_endings(view, endings), len(endings)
+
+
+def _settings_of(own: Settings, decision: DecisionRow) -> Settings:
+    return replace(own, rule=decision.rule)
+
+
+def _by_statistics(variant: VariantRow, decision: DecisionRow) -> bool:
+    """Whether blocks decided it; gates, voids and prices decide without statistics."""
+    return decision.n > 0 and decision.mean is not None and bool(variant.measured)
+
+
+def _close(verdict: Verdict, decision: DecisionRow) -> bool:
+    return math.isclose(verdict.e_value, decision.e_value, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _with_endings(view: View, endings: dict[int, str]) -> View:
+    def renewed(row: DecisionRow | None) -> DecisionRow | None:
+        return None if row is None else replace(row, ending=endings.get(row.number, row.ending))
+
+    return replace(
+        view,
+        variants=tuple(replace(v, decision=renewed(v.decision)) for v in view.variants),
+        decisions=tuple(d for d in map(renewed, view.decisions) if d is not None),
+    )
+
+
+def readjudicate(ledger: Ledger, rule: Rule, *, now_utc: str) -> tuple[Flip, ...]:
+    """Decide every past lever again under `rule`; append and return the verdicts that flip.
+
+    A lever that the new rule would have measured further becomes inconclusive, never promoted.
+    """
+    flips = []
+    with ledger.transaction() as writer:
+        view = views.load(writer.connection)
+        budgets: dict[int, Budget] = {}
+        for decision in view.standing():
+            variant = view.variant(decision.variant_id)
+            own = replace(_settings(view, variant), rule=rule)
+            budget = budgets.setdefault(variant.campaign_id, Budget(own))
+            ending = decision.ending
+            if _by_statistics(variant, decision):
+                verdict = consider(view, variant, own, budget.alpha_t)
+                if verdict.ending is None:
+                    verdict = replace(verdict, ending="inconclusive", code="stopped_early")
+                ending = str(verdict.ending)
+                if ending != decision.ending:
+                    append_superseding(
+                        writer, variant, verdict, rule, decision, budget, now_utc
+                    )
+                    flips.append(
+                        Flip(decision.number, variant.lever.name, decision.ending, ending)
+                    )
+            if decision.test is not None:
+                budgets[variant.campaign_id] = budget.after(ending == "promoted")
+    return tuple(flips)
+
+
+def _settings(view: View, variant: VariantRow) -> Settings:
+    return next(c.settings for c in view.campaigns if c.id == variant.campaign_id)

@@ -1,0 +1,237 @@
+"""The ledger's rows as frozen objects, and the view that holds them all. Pure data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flywheel.band import Band
+from flywheel.block import BlockEstimate
+from flywheel.campaign import Budget, Canaries, Settings
+from flywheel.campaign import fold as fold_budget
+from flywheel.decide import Rule
+from flywheel.lever import Lever
+from flywheel.ruler import Ruler
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A planned run and, once it has one, its terminal row (`outcome` is None before)."""
+
+    id: str
+    block_id: str
+    slot: int
+    created_utc: str
+    outcome: str | None = None
+    code: str = ""
+    detail: str = ""
+    started_utc: str = ""
+    ended_utc: str = ""
+    wall_s: float = 0.0
+    log_sha256: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRow:
+    """A planned block, its runs, and its estimate or the reason why it is void."""
+
+    serial: int
+    id: str
+    variant_id: str
+    number: int
+    hot: bool
+    pattern: str
+    seed: int
+    why: str
+    runs: tuple[RunRow, ...] = ()
+    estimate: BlockEstimate | None = None
+    ruler_id: int | None = None
+    source_sha256: str | None = None
+    void_code: str | None = None
+    void_detail: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Neither measured nor void."""
+        return self.estimate is None and self.void_code is None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """A decision as recorded. `number` is its key; `mean`, `low`, `high` are log gains."""
+
+    number: int
+    variant_id: str
+    ending: str
+    code: str
+    sentence: str
+    null: bool
+    n: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    nu: float | None
+    e_value: float
+    alpha_t: float
+    test: int | None
+    promotions_before: int
+    rule_version: str
+    details: Mapping[str, Any]
+    created_utc: str
+    rule: Rule = field(default_factory=Rule)
+    supersedes: int | None = None
+    superseded_by: int | None = None
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the test was passed; for a canary this is the error that is counted."""
+        return self.ending == "promoted"
+
+    @property
+    def band(self) -> Band | None:
+        """The anytime band of the log gain; infinite ends where nothing is bounded."""
+        if self.mean is None:
+            return None
+        low = -math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        return Band(self.mean, low, high, self.n, self.nu or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class VariantRow:
+    """A lever against one incumbent, with its blocks and its standing decision."""
+
+    id: str
+    campaign_id: int
+    lever: Lever
+    purpose: str
+    incumbent: Mapping[str, Any]
+    candidate: Mapping[str, Any]
+    from_decision: int | None
+    predicted_gain: float
+    why: str
+    created_utc: str
+    blocks: tuple[BlockRow, ...] = ()
+    decision: DecisionRow | None = None
+
+    @property
+    def null(self) -> bool:
+        """The true effect is known to be 0."""
+        return self.purpose in ("null", "canary")
+
+    @property
+    def measured(self) -> tuple[BlockRow, ...]:
+        """Blocks with an estimate."""
+        return tuple(b for b in self.blocks if b.estimate is not None)
+
+    @property
+    def estimates(self) -> tuple[BlockEstimate, ...]:
+        """Their estimates."""
+        return tuple(b.estimate for b in self.blocks if b.estimate is not None)
+
+    @property
+    def voids_in_a_row(self) -> int:
+        """Void blocks since the last good one; a blocked run is not the lever's fault."""
+        count = 0
+        for block in reversed(self.blocks):
+            if block.estimate is not None:
+                break
+            count += block.void_code not in (None, "blocked")
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignRow:
+    """A declared epoch. `first_config` is the frozen anchor, `start_config` where it began."""
+
+    id: int
+    settings: Settings
+    first_config: Mapping[str, Any]
+    start_config: Mapping[str, Any]
+    box: str
+    created_utc: str
+    ended: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    """A numbered, dated sentence with its evidence."""
+
+    number: int
+    variant_id: str
+    decision: int | None
+    sentence: str
+    evidence: Mapping[str, Any]
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The whole history, in the order it was made."""
+
+    campaigns: tuple[CampaignRow, ...] = ()
+    variants: tuple[VariantRow, ...] = ()
+    findings: tuple[FindingRow, ...] = ()
+    rulers: Mapping[int, Ruler] = field(default_factory=dict)
+    decisions: tuple[DecisionRow, ...] = ()
+
+    @property
+    def campaign(self) -> CampaignRow | None:
+        """The newest campaign."""
+        return self.campaigns[-1] if self.campaigns else None
+
+    def variant(self, variant_id: str) -> VariantRow:
+        """The variant of that id; KeyError when there is none."""
+        for row in self.variants:
+            if row.id == variant_id:
+                return row
+        raise KeyError(variant_id)
+
+    def block(self, block_id: str) -> BlockRow:
+        """The block of that id; KeyError when there is none."""
+        for row in self.blocks():
+            if row.id == block_id:
+                return row
+        raise KeyError(block_id)
+
+    def blocks(self) -> tuple[BlockRow, ...]:
+        """Every block in the order planned."""
+        found = (b for v in self.variants for b in v.blocks)
+        return tuple(sorted(found, key=lambda b: b.serial))
+
+    def of_campaign(self, campaign_id: int) -> tuple[VariantRow, ...]:
+        """Its variants in the order opened."""
+        return tuple(v for v in self.variants if v.campaign_id == campaign_id)
+
+    def standing(self) -> tuple[DecisionRow, ...]:
+        """Decisions that no later one supersedes, in the order their tests ended.
+
+        A superseding decision keeps the place of the one it replaces: e-LOND is about order.
+        """
+        place: dict[int, int] = {}
+        for row in self.decisions:
+            place[row.number] = place.get(row.supersedes or 0, row.number)
+        standing = [d for d in self.decisions if d.superseded_by is None]
+        return tuple(sorted(standing, key=lambda d: place[d.number]))
+
+    def budget(self, campaign_id: int) -> Budget:
+        """The campaign's error budget as its decisions left it."""
+        campaign = next(c for c in self.campaigns if c.id == campaign_id)
+        mine = {v.id for v in self.of_campaign(campaign_id)}
+        tests = (d for d in self.standing() if d.variant_id in mine and d.test is not None)
+        return fold_budget(campaign.settings, (d.promoted for d in tests))
+
+    def canaries(self, campaign_id: int | None = None) -> Canaries:
+        """Canaries promoted of canaries decided, in one campaign or in all."""
+        decided = [
+            v.decision
+            for v in self.variants
+            if v.purpose == "canary"
+            and v.decision is not None
+            and v.decision.ending != "void"
+            and campaign_id in (None, v.campaign_id)
+        ]
+        return Canaries(sum(d.promoted for d in decided), len(decided))

@@ -1,0 +1,201 @@
+"""Reading the ledger: frozen objects out, never a live row.
+
+One `load` returns everything but logs and measurements, which are read on their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from flywheel.block import BlockEstimate
+from flywheel.campaign import Settings
+from flywheel.decide import Rule
+from flywheel.ledger import models
+from flywheel.ledger.rows import (
+    BlockRow,
+    CampaignRow,
+    DecisionRow,
+    FindingRow,
+    RunRow,
+    VariantRow,
+    View,
+)
+from flywheel.lever import Lever
+from flywheel.measurement import Measurement
+from flywheel.ruler import Ruler
+
+__all__ = [
+    "BlockRow", "CampaignRow", "DecisionRow", "FindingRow", "RunRow", "VariantRow", "View",
+    "effective_configs", "load", "manifest", "measurements", "newest_campaign", "ruler_id",
+]
+
+
+def load(connection: Connection) -> View:
+    """Read the history. Use inside `Ledger.reading()` or a transaction."""
+    blocks = _blocks(connection, _runs(connection))
+    decisions = _decisions(connection)
+    standing = {d.variant_id: d for d in decisions if d.superseded_by is None}
+    return View(
+        campaigns=_campaigns(connection),
+        variants=_variants(connection, blocks, standing),
+        findings=tuple(
+            FindingRow(r.number, r.variant_id, r.decision_id, r.sentence, json.loads(r.evidence),
+                       r.created_utc)
+            for r in connection.execute(select(models.finding).order_by(models.finding.c.number))
+        ),
+        rulers={r.id: Ruler.from_dict(json.loads(r.fields))
+                for r in connection.execute(select(models.ruler))},
+        decisions=decisions,
+    )
+
+
+def _campaigns(connection: Connection) -> tuple[CampaignRow, ...]:
+    ends = {r.campaign_id: r.reason for r in connection.execute(select(models.campaign_end))}
+    return tuple(
+        CampaignRow(
+            r.id, Settings.from_dict(json.loads(r.settings)), json.loads(r.first_config),
+            json.loads(r.start_config), r.box, r.created_utc, ends.get(r.id),
+        )
+        for r in connection.execute(select(models.campaign).order_by(models.campaign.c.id))
+    )
+
+
+def _runs(connection: Connection) -> dict[str, list[RunRow]]:
+    run, end, log = models.run, models.run_end, models.log
+    joined = run.outerjoin(end, run.c.id == end.c.run_id).outerjoin(log, run.c.id == log.c.run_id)
+    query = (
+        select(
+            run.c.id, run.c.block_id, run.c.slot, run.c.created_utc, end.c.outcome, end.c.code,
+            end.c.detail, end.c.started_utc, end.c.ended_utc, end.c.wall_ns, end.c.evidence,
+            log.c.sha256,
+        )
+        .select_from(joined)
+        .order_by(run.c.block_id, run.c.slot)
+    )
+    out: dict[str, list[RunRow]] = defaultdict(list)
+    for r in connection.execute(query):
+        out[r.block_id].append(
+            RunRow(r.id, r.block_id, r.slot, r.created_utc)
+            if r.outcome is None
+            else RunRow(
+                r.id, r.block_id, r.slot, r.created_utc, r.outcome, r.code, r.detail,
+                r.started_utc, r.ended_utc, r.wall_ns / 1e9, r.sha256, json.loads(r.evidence),
+            )
+        )
+    return out
+
+
+def _blocks(connection: Connection, runs: Mapping[str, list[RunRow]]) -> dict[str, list[BlockRow]]:
+    estimates = {r.block_id: r for r in connection.execute(select(models.block))}
+    voids = {r.block_id: r for r in connection.execute(select(models.block_void))}
+    out: dict[str, list[BlockRow]] = defaultdict(list)
+    for r in connection.execute(select(models.block_plan).order_by(models.block_plan.c.serial)):
+        measured, void = estimates.get(r.id), voids.get(r.id)
+        out[r.variant_id].append(
+            BlockRow(
+                r.serial, r.id, r.variant_id, r.number, bool(r.hot), r.pattern, r.seed, r.why,
+                runs=tuple(runs.get(r.id, ())),
+                estimate=_estimate(measured) if measured else None,
+                ruler_id=measured.ruler_id if measured else None,
+                source_sha256=measured.source_sha256 if measured else None,
+                void_code=void.code if void else None,
+                void_detail=void.detail if void else "",
+            )
+        )
+    return out
+
+
+def _estimate(row: Any) -> BlockEstimate:
+    return BlockEstimate(
+        effect=row.effect, contrast=row.contrast, within_sd=row.within_sd, prompts=row.prompts,
+        level_log_ms=row.level_log_ms, metric=row.metric, prompt_sd=row.prompt_sd,
+        loads=row.loads, tokens=row.tokens,
+        categories=tuple((name, value) for name, value in json.loads(row.categories)),
+    )
+
+
+def _decisions(connection: Connection) -> tuple[DecisionRow, ...]:
+    rows = connection.execute(select(models.decision).order_by(models.decision.c.id)).all()
+    newer = {r.supersedes: r.id for r in rows if r.supersedes is not None}
+    return tuple(
+        DecisionRow(
+            r.id, r.variant_id, r.ending, r.code, r.sentence, bool(r.is_null), r.n, r.mean, r.low,
+            r.high, r.nu, r.e_value, r.alpha_t, r.test, r.promotions_before, r.rule_version,
+            json.loads(r.details), r.created_utc, Rule(**json.loads(r.rule)), r.supersedes,
+            newer.get(r.id),
+        )
+        for r in rows
+    )
+
+
+def _variants(
+    connection: Connection,
+    blocks: Mapping[str, list[BlockRow]],
+    standing: Mapping[str, DecisionRow],
+) -> tuple[VariantRow, ...]:
+    levers = {r.identity: _lever(r) for r in connection.execute(select(models.lever))}
+    return tuple(
+        VariantRow(
+            r.id, r.campaign_id, levers[r.lever_identity], r.purpose, json.loads(r.incumbent),
+            json.loads(r.candidate), r.from_decision, r.predicted_gain, r.why, r.created_utc,
+            tuple(blocks.get(r.id, ())), standing.get(r.id),
+        )
+        for r in connection.execute(select(models.variant).order_by(models.variant.c.id))
+    )
+
+
+def _lever(row: Any) -> Lever:
+    return Lever(
+        row.name, row.kind, json.loads(row.change), row.claim, row.falsify, row.predicted_gain,
+        row.ceiling, bool(row.hot), row.family, bool(row.is_null), row.metric,
+    )
+
+
+def measurements(connection: Connection, run_id: str) -> tuple[Measurement, ...]:
+    """Every measurement of one run, in the order entered."""
+    table = models.measurement
+    return tuple(
+        Measurement(
+            r.arm, r.prompt, r.category, r.repeat, r.metric, r.numerator, r.denominator, r.unit,
+            bool(r.counted), r.line,
+        )
+        for r in connection.execute(
+            select(table).where(table.c.run_id == run_id).order_by(table.c.id)
+        )
+    )
+
+
+def effective_configs(connection: Connection) -> dict[str, Mapping[str, Any]]:
+    """What the engine made of each requested configuration (by the latter's stored JSON)."""
+    return {
+        r.requested: json.loads(r.effective)
+        for r in connection.execute(select(models.arm.c.requested, models.arm.c.effective))
+    }
+
+
+def manifest(connection: Connection, run_id: str) -> Mapping[str, Any]:
+    """The stored manifest of a run; KeyError when there is no such run."""
+    row = connection.execute(
+        select(models.run.c.manifest).where(models.run.c.id == run_id)
+    ).first()
+    if row is None:
+        raise KeyError(run_id)
+    stored: Mapping[str, Any] = json.loads(row.manifest)
+    return stored
+
+
+def newest_campaign(connection: Connection) -> int | None:
+    """The number of the newest campaign; None before the first."""
+    number = connection.execute(select(func.max(models.campaign.c.id))).scalar()
+    return None if number is None else int(number)
+
+
+def ruler_id(connection: Connection, identity: str) -> int:
+    """The key of a stored ruler."""
+    query = select(models.ruler.c.id).where(models.ruler.c.identity == identity)
+    return int(connection.execute(query).scalar_one())

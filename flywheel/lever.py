@@ -1,0 +1,126 @@
+"""A lever: one declared change with a claim, what would falsify it, and a price.
+
+Pure data. Knows nothing of the ledger, of runs, or of what the engine makes of the change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flywheel.errors import LeverError
+
+KINDS = ("config", "head", "patch")
+METRICS = ("ms_per_token", "tau")
+
+
+def canonical(value: object) -> str:
+    """Canonical JSON: sorted keys, no spaces, non-finite numbers refused.
+
+    Raises LeverError when the value is not plain JSON.
+    """
+    try:
+        return json.dumps(
+            value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
+        )
+    except (TypeError, ValueError) as error:
+        raise LeverError(f"not plain JSON: {error}") from error
+
+
+def fingerprint(value: object) -> str:
+    """Hex sha256 of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """One change against the incumbent.
+
+    `change` holds exactly one field and its value (none for a null lever); gains are fractions of
+    time saved (0.03 = 3 %). `hot` says that one load can hold both values. `ceiling` is an upper
+    bound on the gain, measured or derived, or None.
+    """
+
+    name: str
+    kind: str
+    change: Mapping[str, object]
+    claim: str
+    falsify: str
+    predicted_gain: float
+    ceiling: float | None = None
+    hot: bool = True
+    family: str = "general"
+    null: bool = False
+    metric: str = "ms_per_token"
+    identity: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        _check(self)
+        body = {"kind": "null" if self.null else self.kind, "change": dict(self.change)}
+        object.__setattr__(self, "identity", fingerprint(body))
+        object.__setattr__(self, "change", dict(self.change))
+
+    @property
+    def field_name(self) -> str | None:
+        """The one field that this lever changes; None for a null lever."""
+        return next(iter(self.change), None)
+
+    def label(self) -> str:
+        """`field -> value`, as printed in reports."""
+        if self.null:
+            return "null (incumbent against itself)"
+        name, value = next(iter(self.change.items()))
+        return f"{name} -> {value if isinstance(value, str) else canonical(value)}"
+
+
+def _check(lever: Lever) -> None:
+    if not lever.name or lever.name != lever.name.strip():
+        raise LeverError("a lever needs a name without surrounding spaces")
+    if lever.kind not in KINDS:
+        raise LeverError(f"lever {lever.name}: kind {lever.kind!r} is none of {', '.join(KINDS)}")
+    if lever.metric not in METRICS:
+        raise LeverError(
+            f"lever {lever.name}: metric {lever.metric!r} is not one of {', '.join(METRICS)}"
+        )
+    wanted = 0 if lever.null else 1
+    if len(lever.change) != wanted:
+        raise LeverError(
+            f"lever {lever.name} changes {len(lever.change)} fields, not exactly {wanted}"
+        )
+    if not lever.null and not (lever.claim.strip() and lever.falsify.strip()):
+        raise LeverError(f"lever {lever.name} needs a claim and what would falsify it")
+    for name, gain in (("predicted_gain", lever.predicted_gain), ("ceiling", lever.ceiling)):
+        if gain is not None and not (math.isfinite(gain) and 0.0 <= gain < 1.0):
+            raise LeverError(f"lever {lever.name}: {name} {gain} is not a fraction in [0, 1)")
+    canonical(dict(lever.change))
+
+
+def null_lever() -> Lever:
+    """The incumbent against itself: calibrates the ruler, and is the canary."""
+    return Lever(
+        name="null",
+        kind="config",
+        change={},
+        claim="nothing changes",
+        falsify="a promotion",
+        predicted_gain=0.0,
+        family="null",
+        null=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A lever at its value against one incumbent: the two configurations to compare."""
+
+    lever: Lever
+    incumbent: Mapping[str, object]
+    candidate: Mapping[str, object]
+
+    @classmethod
+    def of(cls, lever: Lever, incumbent: Mapping[str, object]) -> Variant:
+        """Apply the lever to the incumbent; the incumbent is left as it is."""
+        return cls(lever, dict(incumbent), {**incumbent, **lever.change})

@@ -1,0 +1,48 @@
+"""The lines that a night leaves behind: what was launched, how it ended, what it means."""
+
+from __future__ import annotations
+
+from flywheel import plan
+from flywheel.band import gain_fraction
+from flywheel.decide import Verdict
+from flywheel.display import STYLES, Display
+from flywheel.ingest import Ingested
+from flywheel.judge import Entered
+from flywheel.manifest import Manifest
+
+
+def label(step: plan.NextBlock) -> str:
+    """What a block compares."""
+    return "best against the frozen first" if step.purpose == "anchor" else step.lever.label()
+
+
+def finished(display: Display, manifest: Manifest, got: Ingested, entered: Entered) -> None:
+    """One run: its outcome, its block's verdict and the findings that came of it."""
+    run_id = manifest.run_id
+    if got.refusal is not None:
+        word = "incorrect" if got.refusal.ending == "incorrect" else got.end.outcome
+        display.say(f"{run_id}  {word}: {got.refusal}", STYLES.get(word, STYLES["void"]))
+    elif entered.void is not None:
+        display.say(f"{run_id}  void: {entered.void}", STYLES["void"])
+    elif entered.estimate is not None:
+        saved = gain_fraction(entered.estimate.gain) * 100
+        display.say(f"{run_id}  ok: {saved:+.2f} % of the time saved, {_took(got)}")
+    else:
+        display.say(f"{run_id}  ok: a load of its block, {_took(got)}")
+    if entered.verdict is not None:
+        _verdict(display, manifest, entered.verdict)
+    for sentence in entered.findings:
+        display.say(f"finding: {sentence}")
+
+
+def _took(got: Ingested) -> str:
+    return f"{got.end.wall_ns / 1e9:.1f} s"
+
+
+def _verdict(display: Display, manifest: Manifest, verdict: Verdict) -> None:
+    if verdict.ending is None:
+        display.show(band=verdict.sentence)
+        return
+    display.show(band="")
+    name = manifest.lever_name or "the lever"
+    display.say(f"{verdict.ending}  {name}: {verdict.sentence}", STYLES[verdict.ending])

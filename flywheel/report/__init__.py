@@ -1,0 +1,1 @@
+"""What was learned, as one document rendered to terminal, HTML and JSON."""

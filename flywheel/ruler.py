@@ -1,0 +1,106 @@
+"""The ruler: everything that makes two numbers comparable, as data with an identity.
+
+Pure. Comparing across rulers is refused, and the refusal names what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+
+from flywheel.errors import RulerMismatch
+from flywheel.lever import fingerprint
+from flywheel.record import Header
+
+METRIC_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ruler:
+    """`name` is quick or full; `sampling` names the decoding (greedy unless said otherwise).
+
+    `width` and `verify_policy` are set only for rulers of tau, which depends on them.
+    """
+
+    name: str
+    suite: str
+    suite_sha256: str
+    prompts: tuple[str, ...]
+    max_new_tokens: int
+    sampling: str
+    checkpoint_sha256: str
+    device: str
+    driver: str | None
+    cores: int
+    clock_policy: str
+    protocol: int
+    metric: str = "ms_per_token"
+    metric_version: int = METRIC_VERSION
+    width: int | None = None
+    verify_policy: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """Hex sha256 of every field: equal rulers, and only they, share it."""
+        return fingerprint(self.as_dict())
+
+    @property
+    def label(self) -> str:
+        """Short printed name, such as `quick-1a2b3c`."""
+        return f"{self.name}-{self.identity[:6]}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain JSON."""
+        return {**asdict(self), "prompts": list(self.prompts)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> Ruler:
+        """Inverse of `as_dict`. Raises RulerMismatch on a field this version does not know."""
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(set(data) - known):
+            raise RulerMismatch(f"ruler has fields unknown to this version: {', '.join(unknown)}")
+        values = dict(data)
+        prompts = values.pop("prompts")
+        assert isinstance(prompts, list | tuple)
+        return cls(prompts=tuple(str(p) for p in prompts), **values)  # type: ignore[arg-type]
+
+
+def of_header(header: Header, name: str, *, metric: str = "ms_per_token") -> Ruler:
+    """The ruler under which a run was measured, from what the engine itself reported."""
+    return Ruler(
+        name=name,
+        suite=f"{header.suite.name} {header.suite.version}",
+        suite_sha256=header.suite.sha256,
+        prompts=header.plan.prompts,
+        max_new_tokens=header.plan.max_new_tokens,
+        sampling="greedy",
+        checkpoint_sha256=header.checkpoint.sha256,
+        device=header.device.name,
+        driver=header.device.driver,
+        cores=header.device.cores,
+        clock_policy=header.clocks.policy,
+        protocol=header.protocol,
+        metric=metric,
+    )
+
+
+def differences(left: Ruler, right: Ruler) -> tuple[str, ...]:
+    """Sentences `field: left is not right`, one for each field that differs."""
+    mine, other = left.as_dict(), right.as_dict()
+    return tuple(f"{k}: {_short(mine[k])} is not {_short(other[k])}" for k in mine
+                 if mine[k] != other[k])
+
+
+def compare(left: Ruler, right: Ruler) -> None:
+    """Return quietly when the rulers are equal; raise RulerMismatch naming the fields if not."""
+    if different := differences(left, right):
+        raise RulerMismatch(
+            f"rulers {left.label} and {right.label} do not compare; " + "; ".join(different)
+        )
+
+
+def _short(value: object) -> str:
+    if isinstance(value, list):
+        return f"{len(value)} prompts ({fingerprint(value)[:8]})"
+    text = str(value)
+    return text[:12] if len(text) == 64 else text

@@ -1,0 +1,60 @@
+"""Which prompts a campaign measures: read from the suite's file, whose text stays the engine's."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from flywheel.errors import UsageError
+from flywheel.files import read_json
+
+QUICK_PROMPTS = 8
+DEFAULT_SUITE = "tiny-v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A suite's file and its prompts as (id, category), in the file's order."""
+
+    path: Path
+    name: str
+    prompts: tuple[tuple[str, str], ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Every prompt."""
+        return tuple(identity for identity, _ in self.prompts)
+
+    def quick(self) -> tuple[str, ...]:
+        """The first prompt of each category, at most eight."""
+        first: dict[str, str] = {}
+        for identity, category in self.prompts:
+            first.setdefault(category, identity)
+        return tuple(first.values())[:QUICK_PROMPTS]
+
+
+def engine_assets() -> Path:
+    """The engine's data folder, found without importing the engine."""
+    spec = importlib.util.find_spec("engine")
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError("the engine package is not installed beside flywheel.")
+    return Path(next(iter(spec.submodule_search_locations))) / "assets"
+
+
+def load(path: Path) -> Suite:
+    """The suite in a file; UsageError when it is no suite."""
+    body = read_json(path)
+    if body is None:
+        raise UsageError(f"there is no readable suite at {path}.")
+    prompts = body.get("prompts")
+    if not isinstance(prompts, list) or not prompts:
+        raise UsageError(f"the suite {path} has no prompts.")
+    found = []
+    for entry in prompts:
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+            raise UsageError(f"the suite {path} has a prompt without an id.")
+        found.append((entry["id"], str(entry.get("category") or entry["id"])))
+    if len({identity for identity, _ in found}) != len(found):
+        raise UsageError(f"the suite {path} names a prompt twice.")
+    return Suite(path, str(body.get("name") or path.stem), tuple(found))

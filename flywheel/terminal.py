@@ -1,0 +1,84 @@
+"""How every command answers: one JSON document or a page on stdout, one sentence on stderr.
+
+Exit codes: 0 done, 1 failed, 2 asked for wrongly, 3 refused now (busy, halted, STOP).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from flywheel.errors import UsageError
+
+if TYPE_CHECKING:
+    from flywheel.ledger.store import Ledger
+
+DEFAULT_LEDGER = "ledger.db"
+FAILED, WRONG, REFUSED = 1, 2, 3
+
+LedgerOption = Annotated[
+    Path,
+    typer.Option(
+        "--ledger",
+        envvar="FLYWHEEL_LEDGER",
+        show_default=True,
+        help="The ledger's file; runs/ and best.json lie next to it.",
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")
+]
+
+
+def ledger_path(path: Path) -> Path:
+    """The ledger's absolute path; its folder need not exist yet."""
+    return Path(os.path.abspath(path.expanduser()))
+
+
+def open_ledger(path: Path) -> Ledger:
+    """The ledger at a path; UsageError when nothing is there."""
+    if not path.exists():
+        raise UsageError(f"there is no ledger at {path}; flywheel run makes one.")
+    # Imported here: the ledger brings SQLAlchemy, which `flywheel stop` can do without.
+    from flywheel.ledger.store import Ledger
+
+    return Ledger.open(path, create=False)
+
+
+def console() -> Console:
+    """The page: standard output."""
+    return Console(highlight=False)
+
+
+def error_console() -> Console:
+    """Everything that is no answer: standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+def emit(value: Any) -> None:
+    """The one JSON document; numbers without a JSON form become null."""
+    sys.stdout.write(json.dumps(finite(value), indent=1, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def finite(value: Any) -> Any:
+    """The value with every NaN and infinity replaced by None."""
+    if isinstance(value, float):
+        return value if value - value == 0.0 else None
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def sentence(text: str) -> str:
+    """One line that ends like a sentence."""
+    line = " ".join(text.split())
+    return line if line.endswith((".", "!", "?")) else line + "."

@@ -1,0 +1,74 @@
+"""Hyper-connections: the residual is `m` streams, mixed before and after every sublayer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Mix(NamedTuple):
+    """How one sublayer reads and writes the streams; float32."""
+
+    pre: Tensor  # [..., m]
+    post: Tensor  # [..., m]
+    comb: Tensor  # [..., m, m]
+
+
+def mix(
+    streams: Tensor,
+    fn: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    *,
+    iterations: int,
+    norm_eps: float,
+    eps: float,
+) -> Mix:
+    """Mixing weights of `streams` [..., m, d].
+
+    `fn` [(2 + m) m, m d], `base` [(2 + m) m], `scale` [3], all float32.
+    """
+    m = streams.shape[-2]
+    raw = project(streams, fn, norm_eps)
+    pre = torch.sigmoid(raw[..., :m] * scale[0] + base[:m]) + eps
+    post = 2.0 * torch.sigmoid(raw[..., m : 2 * m] * scale[1] + base[m : 2 * m])
+    logits = (raw[..., 2 * m :] * scale[2] + base[2 * m :]).unflatten(-1, (m, m))
+    return Mix(pre, post, sinkhorn(logits, iterations, eps))
+
+
+def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
+    """Near doubly stochastic matrix [..., m, m]; the softmax counts as the first row step."""
+    c = torch.softmax(logits, -1) + eps
+    c = c / (c.sum(-2, keepdim=True) + eps)
+    for _ in range(iterations - 1):
+        c = c / (c.sum(-1, keepdim=True) + eps)
+        c = c / (c.sum(-2, keepdim=True) + eps)
+    return c
+
+
+def read(streams: Tensor, pre: Tensor) -> Tensor:
+    """Sublayer input [..., d]: the streams weighted by `pre`."""
+    return (pre[..., None] * streams.float()).sum(-2).to(streams.dtype)
+
+
+def write(streams: Tensor, output: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    """New streams [..., m, d]: k gets post_k * output + sum_j comb_jk * stream_j."""
+    mixed = comb.transpose(-1, -2) @ streams.float()
+    return (mixed + post[..., None] * output.float()[..., None, :]).to(streams.dtype)
+
+
+def collapse(
+    streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, *, norm_eps: float, eps: float
+) -> Tensor:
+    """One vector [..., d] out of the streams, before the final norm; `fn` [m, m d], `scale` [1]."""
+    pre = torch.sigmoid(project(streams, fn, norm_eps) * scale + base) + eps
+    return read(streams, pre)
+
+
+def project(streams: Tensor, fn: Tensor, norm_eps: float) -> Tensor:
+    """Raw mixing logits [..., n]: the flattened, RMS-scaled streams times `fn` [n, m d]."""
+    flat = streams.flatten(-2).float()
+    size = torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
+    return torch.nn.functional.linear(flat, fn) * size

@@ -1,0 +1,106 @@
+"""The real server around an engine that replies by script: `name` or `name:block size`.
+
+The name is the last user message. Control tokens in a script are spelled out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.engine import Commit
+from engine.errors import NumericsError
+from engine.sampling import Sampling
+from engine.server.__main__ import listen, serve
+from engine.server.deployment import EMBEDDED, Deployment
+from engine.server.service import Loaded, Service
+from engine.tokenizer import EOS, THINK_END, Tokenizer
+
+CALL = (
+    "\n\n<｜DSML｜tool_calls>\n"
+    '<｜DSML｜invoke name="weather">\n'
+    '<｜DSML｜parameter name="city" string="true">Köln 🙂 "old town"</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="days" string="false">[1, 2]</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n"
+    '<｜DSML｜invoke name="now">\n'
+    "</｜DSML｜invoke>\n"
+    "</｜DSML｜tool_calls>"
+)
+SCRIPTS = {
+    "plain": "One, two, three. Grüße 🙂🙃 aus Köln.",
+    "thought": f"Let me see. 2 < 3.{THINK_END}Yes.",
+    "cut thought": "Let me see, this will take",
+    "call": f"I will look.{CALL}",
+    "bare call": CALL.lstrip(),
+    "thought call": f"Ask the tool.{THINK_END}{CALL}",
+    "broken call": f"Well.{CALL.replace('</｜DSML｜invoke>', '')}",
+    "quoted tag": "A lone ｜DSML｜ tag and </｜DSML｜invoke> are text.",
+}
+STEP_S = 0.02
+
+
+class Scripted:
+    """Stands in for the engine: scripts, endless talk and faults, without a model."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.config = EngineConfig(context=4096)
+        self._tokenizer = tokenizer
+
+    def generate(
+        self, prompt: Sequence[int], *, max_new_tokens: int, sampling: Sampling | None = None
+    ) -> Iterator[Commit]:
+        """Commits of the script that the prompt names."""
+        text = self._tokenizer.decode(prompt)
+        name = text.removesuffix("<think>").removesuffix(THINK_END).rpartition("@")[2]
+        script, _, size = name.partition(":")
+        return self._commits(script, int(size or 1), max_new_tokens)
+
+    def _commits(self, script: str, size: int, limit: int) -> Iterator[Commit]:
+        if script == "fault at once":
+            raise NumericsError("The logits are not finite.")
+        if script == "bug at once":
+            raise ZeroDivisionError("a secret of the implementation")
+        if script in ("endless", "fault later"):
+            yield from self._talk(script, limit)
+            return
+        ids = self._tokenizer.encode(SCRIPTS[script] + EOS, special=True)
+        kept = ids[:limit]
+        for start in range(0, len(kept), size):
+            last = start + size >= len(kept)
+            finish = None if not last else "stop" if len(kept) == len(ids) else "length"
+            yield Commit(tuple(kept[start : start + size]), finish, None)
+
+    def _talk(self, script: str, limit: int) -> Iterator[Commit]:
+        word = self._tokenizer.encode(" so")[:1]
+        for count in itertools.count(1):
+            time.sleep(STEP_S)
+            if script == "fault later" and count == 3:
+                raise NumericsError("The logits are not finite.")
+            yield Commit(tuple(word), "length" if count == limit else None, None)
+            if count == limit:
+                return
+
+
+def main() -> int:
+    """Serve on the port given."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    options = parser.parse_args()
+    deployment = Deployment("scripted", Path(EMBEDDED), None, EngineConfig())
+    tokenizer = Tokenizer.load(EMBEDDED)
+    service = Service(
+        deployment,
+        waiting_limit=1,
+        loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, "0" * 64),
+    )
+    return asyncio.run(serve(service, listen("127.0.0.1", options.port)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+"""Faults run real processes; each test has a device lock of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_LEASE", str(tmp_path / "device.lock"))
+    monkeypatch.delenv("FLYWHEEL_LEDGER", raising=False)

@@ -1,0 +1,88 @@
+"""A whole night on the fake engine: real ledger, real processes, real lease."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness import PROMPTS, checkpoint, fake_command
+from rich.console import Console
+
+from flywheel.attend import Wishes
+from flywheel.campaign import Settings
+from flywheel.clock import SystemClock
+from flywheel.display import Display
+from flywheel.ledger import views
+from flywheel.ledger.store import Ledger
+from flywheel.lever import Lever
+from flywheel.night import Night
+from flywheel.order import Order
+
+SMALL = Settings(label="test", budget=8, calibration=2, anchor_blocks=1, canary_every=50)
+
+
+def lever(field: str = "threads", value: object = 2, **fields: Any) -> Lever:
+    """A lever of the fake engine."""
+    body = {
+        "name": f"{field}-{value}",
+        "kind": "config",
+        "change": {field: value},
+        "claim": "it is faster",
+        "falsify": "it is not",
+        "predicted_gain": 0.05,
+        **fields,
+    }
+    return Lever(**body)
+
+
+def order(root: Path, *options: str, **fields: Any) -> Order:
+    """What `flywheel run` is asked for in these tests."""
+    suite = root / "suite.json"
+    suite.write_text("{}")
+    body: dict[str, Any] = {
+        "ledger": root / "ledger.db",
+        "checkpoint": checkpoint(root / "checkpoint"),
+        "suite": suite,
+        "prompts": PROMPTS,
+        "max_new_tokens": 40,
+        "settings": SMALL,
+        "timeout_s": 30.0,
+        "command": fake_command(*options),
+        "cwd": root,
+        "patience_s": 0.5,
+        **fields,
+    }
+    return Order(**body)
+
+
+@contextmanager
+def opened(asked: Order) -> Iterator[Ledger]:
+    """The ledger of an order, closed afterwards."""
+    ledger = Ledger.open(asked.ledger)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def night(asked: Order, ledger: Ledger, levers: Sequence[Lever], output: io.StringIO) -> Night:
+    """A night that writes what it says to ``output``."""
+    clock = SystemClock()
+    deadline = None if asked.budget_s is None else clock.monotonic_s() + asked.budget_s
+    return Night(
+        asked,
+        ledger,
+        levers,
+        clock=clock,
+        display=Display(Console(file=output, width=200)),
+        wishes=Wishes(asked.ledger, clock, deadline_s=deadline),
+    )
+
+
+def view(ledger: Ledger) -> views.View:
+    """The whole history."""
+    with ledger.reading() as connection:
+        return views.load(connection)

@@ -1,0 +1,72 @@
+"""e-LOND spends a declared budget; canaries are counted exactly."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from flywheel.campaign import (
+    FULL,
+    QUICK,
+    Budget,
+    Canaries,
+    Settings,
+    clopper_pearson,
+    fold,
+)
+from flywheel.errors import DecisionError
+
+
+def test_the_first_test_gets_the_flat_share_and_promotions_earn_more() -> None:
+    assert Budget(FULL).alpha_t == pytest.approx(0.2 / 150)
+    after = fold(QUICK, [True, False, True])
+    assert (after.tests, after.promotions, after.left) == (3, 2, 13)
+    assert after.alpha_t == pytest.approx(0.2 / 16 * 3)
+
+
+def test_a_spent_epoch_grants_nothing() -> None:
+    spent = fold(QUICK, [False] * 16)
+    assert (spent.left, spent.alpha_t) == (0, 0.0)
+    assert spent.after(False).left == 0
+
+
+def test_alpha_never_exceeds_one() -> None:
+    assert fold(Settings(alpha=0.9, budget=2), [True]).alpha_t <= 1.0
+
+
+def test_e_lond_holds_the_false_discovery_rate() -> None:
+    """Half the tests are null with the sharpest e-value that a null allows: 1/p with odds p."""
+    dice = random.Random(4)
+    shares = []
+    for _ in range(300):
+        budget, false = Budget(Settings(budget=40)), 0
+        for i in range(40):
+            null = i % 2 == 0
+            a = budget.alpha_t
+            hit = dice.random() < a if null else dice.random() < 0.7
+            false += null and hit
+            budget = budget.after(hit)
+        shares.append(false / max(1, budget.promotions))
+    assert sum(shares) / len(shares) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "low", "high"),
+    [(0, 14, 0.0, 0.2316), (1, 20, 0.0013, 0.2487), (5, 5, 0.4782, 1.0), (0, 0, 0.0, 1.0)],
+)
+def test_the_exact_binomial_interval(hits: int, trials: int, low: float, high: float) -> None:
+    assert clopper_pearson(hits, trials) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_canaries_state_their_upper_bound() -> None:
+    assert Canaries(0, 14).upper == pytest.approx(0.2316, abs=1e-4)
+    with pytest.raises(DecisionError):
+        clopper_pearson(3, 2)
+
+
+def test_settings_survive_json_and_refuse_nonsense() -> None:
+    assert Settings.from_dict(QUICK.as_dict()) == QUICK
+    for bad in ({"alpha": 0.0}, {"budget": 0}, {"canary_every": 0}):
+        with pytest.raises(DecisionError):
+            Settings(**bad)

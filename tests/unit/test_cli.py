@@ -1,0 +1,175 @@
+"""The command line: help, one-sentence errors, exit codes, and one JSON document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flywheel import cli, cli_levers, commands, suite
+from flywheel.errors import FlywheelError, LeverError, UsageError
+from flywheel.terminal import finite, sentence
+
+
+def flywheel(*words: str) -> int:
+    return cli.main(list(words))
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run",), ("report",), ("serve",), ("status",), ("stop",), ("doctor",), ("best",),
+        ("levers", "list"), ("levers", "show"), ("levers", "add"),
+        ("ledger", "rebuild"), ("ledger", "check"),
+    ],
+)  # fmt: skip
+def test_every_command_explains_itself_with_an_example(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert flywheel(*words, "--help") == 0
+    shown = capsys.readouterr().out
+    assert "Example:" in shown
+    for option in ("--ledger", "--json"):
+        assert option in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("frob",), 2, "No such command 'frob'"),
+        (("run", "--budget-runs", "0"), 2, "budget-runs"),
+        (("run", "--budget-hours", "soon"), 2, "budget-hours"),
+        (("run", "--window", "late", "--suite", "s"), 2, "HH:MM-HH:MM"),
+        (("run", "--only", "nobody"), 2, "no lever named nobody"),
+        (("run", "--suite", "nowhere.json"), 2, "no readable suite"),
+        (("run", "--ledger", "no/where/ledger.db"), 2, "does not exist"),
+        (("report",), 2, "there is no ledger"),
+        (("best",), 2, "there is no ledger"),
+        (("serve",), 2, "there is no ledger"),
+        (("ledger", "check"), 2, "there is no ledger"),
+        (("levers", "show", "nobody"), 2, "no lever named nobody"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_a_code(
+    words: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert flywheel(*words) == code
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.err.startswith("flywheel: ")
+    assert shown.out == ""
+    assert flywheel(*words, "--json") == code
+    shown = capsys.readouterr()
+    assert said in json.loads(shown.out)["error"]
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert flywheel() == 2
+    assert "Usage: flywheel" in capsys.readouterr().out
+
+
+def test_unexpected_errors_have_codes_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error, code in (
+        (FlywheelError("it broke"), 1),
+        (OSError("the disk broke"), 1),
+        (KeyboardInterrupt(), 1),
+    ):
+
+        def broken(*_: object, error: BaseException = error, **__: object) -> int:
+            raise error
+
+        monkeypatch.setattr(commands, "status", broken)
+        assert flywheel("status") == code
+        assert capsys.readouterr().err.startswith("flywheel: ")
+
+
+def test_a_lever_is_declared_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--claim", "c", "--falsify", "f", "--predicted-gain", "0.05", "--json")
+    assert flywheel("levers", "add", "zeta", "--set", "zeta_field=4", *words) == 0
+    added = json.loads(capsys.readouterr().out)
+    assert added["change"] == {"zeta_field": 4}
+    assert added["hot"]
+    assert flywheel("levers", "add", "other", "--set", "zeta_field=4", *words) == 2
+    assert "same change as zeta" in capsys.readouterr().err
+    assert flywheel("levers", "add", "zeta", "--set", "zeta_field=5", *words) == 2
+    assert "named zeta" in capsys.readouterr().err
+    assert flywheel("levers", "add", "eta", "--set", "nothing", *words) == 2
+    assert "FIELD=VALUE" in capsys.readouterr().err
+    wrong = ("--claim", "c", "--falsify", "f", "--predicted-gain", "7")
+    assert flywheel("levers", "add", "eta", "--set", "a=b", *wrong) == 2
+    assert "not a fraction" in capsys.readouterr().err
+    assert flywheel("levers", "list", "--json") == 0
+    levers = json.loads(capsys.readouterr().out)["levers"]
+    assert [one["state"] for one in levers if one["name"] == "zeta"] == ["open"]
+    assert flywheel("levers", "list") == 0
+    assert "zeta_field -> 4" in capsys.readouterr().out
+    assert flywheel("levers", "show", "zeta") == 0
+    assert "zeta_field" in capsys.readouterr().out
+    assert flywheel("levers", "add", "cold", "--set", "theta=word", "--cold", *words[:-1]) == 0
+    assert "declared cold" in capsys.readouterr().out
+    Path("levers.jsonl").write_text('\n{"name": 1}\n')
+    with pytest.raises(LeverError, match="line 2 is no lever"):
+        cli_levers.known(Path("ledger.db").absolute())
+
+
+def test_status_and_stop_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert flywheel("status", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert not told["running"]
+    assert told["campaign"] is None
+    assert flywheel("status") == 0
+    assert "not running" in capsys.readouterr().out
+    assert flywheel("stop", "--now", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["said"] == "nothing is running"
+    assert not Path("STOP").exists()
+
+
+def test_the_environment_names_the_ledger(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_LEDGER", str(tmp_path / "elsewhere.db"))
+    assert flywheel("status", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["ledger"] == str(tmp_path / "elsewhere.db")
+    assert flywheel("status", "--ledger", "here.db", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["ledger"] == str(tmp_path / "here.db")
+
+
+def test_json_holds_no_number_without_a_json_form() -> None:
+    value: Any = {"a": (float("nan"), 1.5), 3: float("inf"), "b": [True, None, "x"]}
+    assert finite(value) == {"a": [None, 1.5], "3": None, "b": [True, None, "x"]}
+    assert sentence("two\n lines") == "two lines."
+    assert sentence("done!") == "done!"
+
+
+def test_commands_come_from_the_environment_or_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("X_COMMAND", "python 'a b.py' --x")
+    assert commands.command_from("X_COMMAND", ("d",)) == ("python", "a b.py", "--x")
+    monkeypatch.setenv("X_COMMAND", "")
+    assert commands.command_from("X_COMMAND", ("d",)) == ("d",)
+    assert commands.checkpoint_path(None).name == "tiny-v4"
+    assert commands.suite_path(None).name == f"{suite.DEFAULT_SUITE}.json"
+
+
+def test_a_suite_gives_one_prompt_of_each_category(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    prompts = [{"id": f"c{n % 10}-{n}", "category": f"c{n % 10}"} for n in range(30)]
+    path.write_text(json.dumps({"name": "s", "prompts": prompts}))
+    found = suite.load(path)
+    assert len(found.ids) == 30
+    assert found.quick() == tuple(f"c{n}-{n}" for n in range(8))
+    for body in ({"prompts": []}, {"prompts": [1]}, {"prompts": [prompts[0], prompts[0]]}):
+        path.write_text(json.dumps(body))
+        with pytest.raises(UsageError):
+            suite.load(path)
