@@ -1,78 +1,89 @@
-"""The attention sublayer: window rows, compressed rows, the indexer that picks among them.
+"""The attention sublayer: projections, the window, and the sum over window and compressed rows.
 
-A query of a window-only layer sees its window; a compressed layer adds rows pooled from whole
-windows of 4 (those the indexer selects) or more tokens (all of them).
+A query of a window-only layer sees its window; a compressed layer adds the rows that
+`engine.compression` keeps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
+from engine.compression import Compressed, Compression
+from engine.config import EngineConfig
 from engine.geometry import Geometry
 from engine.numerics import Numerics
-from engine.state import Pool
-from engine.step import Rotation, Step
-from engine.weights import AttentionWeights, CompressorWeights
-from kernels.oracle import attention, compressor, indexer
+from engine.piece import Piece
+from engine.step import Rotation, Step, turn
+from engine.weights import AttentionWeights
+from kernels.oracle import attention
 from kernels.oracle.norm import rms_norm
 
 _QUERY_BLOCK = 128  # prefill queries that attend at once
 
 
-@dataclass(frozen=True, slots=True)
-class Compressed:
-    """Compressed keys of a step: shared [k, d] or a set a query [rows, k, d], and the mask."""
+class Projected(NamedTuple):
+    """What the input of the sublayer is turned into."""
 
-    rows: Tensor
-    mask: Tensor  # [rows, 1, k]
+    latent: Tensor  # [rows, q_lora_rank], shared with the indexer
+    queries: Tensor  # [rows, heads, head_dim], normalised and rotated
+    row: Tensor  # [rows, head_dim], key and value as stored
 
 
 class Attention:
     """The sublayer for one geometry and configuration; state comes with the step."""
 
-    def __init__(self, geometry: Geometry, numerics: Numerics, *, joined: bool) -> None:
+    def __init__(self, geometry: Geometry, numerics: Numerics, config: EngineConfig) -> None:
         self._g = geometry
         self._numerics = numerics
-        self._joined = joined
+        self._joined = config.attention == "joined"
         self._scale = geometry.head_dim**-0.5
+        self._compression = Compression(geometry, numerics)
+        compiled = config.compile == "pieces"
+        self._project = Piece(self._projection, compiled=compiled)
+        self._finish = Piece(self._sum_and_output, compiled=compiled)
 
     def __call__(
         self, x: Tensor, w: AttentionWeights, layer: int, ratio: int, step: Step
     ) -> Tensor:
         """`x` [rows, hidden] -> [rows, hidden]; writes the step's rows into its state."""
         rotation = step.compressed if ratio else step.plain
-        latent = self.latent(x, w)
-        queries = self.queries(latent, w, rotation)
-        row = self.row(x, w, rotation)
-        window = self._write_window(row, layer, step)
-        extra = self._compressed(x, latent, w, layer, ratio, step) if ratio else None
-        return self.output(self._attend(queries, window, extra, w.sink, step), w, rotation)
+        projected = self.project(x, w, rotation)
+        window = self._write_window(projected.row, layer, step)
+        extra = None
+        if ratio:
+            extra = self._compression(x, projected.latent, w, layer, ratio, step)
+        if step.short:
+            return self.finish(projected.queries, window, step.window_mask, extra, w, rotation)
+        return self._finish_blocks(projected.queries, window, extra, w, rotation, step)
 
     # ---------------------------------------------------------------- projections
 
-    def latent(self, x: Tensor, w: AttentionWeights) -> Tensor:
-        """Low-rank query input [rows, q_lora_rank], shared with the indexer."""
-        return rms_norm(self._numerics.product(x, w.wq_a), w.q_norm, self._g.rms_norm_eps)
+    def project(self, x: Tensor, w: AttentionWeights, rotation: Rotation) -> Projected:
+        """Queries and the key/value row of `x` [rows, hidden]."""
+        return Projected(
+            *self._project(x, w.wq_a, w.q_norm, w.wq_b, w.wkv, w.kv_norm, *rotation)
+        )
 
-    def queries(self, latent: Tensor, w: AttentionWeights, rotation: Rotation) -> Tensor:
-        """Normalised, rotated queries [rows, heads, head_dim]."""
-        q = self._numerics.product(latent, w.wq_b).unflatten(-1, (-1, self._g.head_dim))
-        return rotation.turn(rms_norm(q, None, self._g.rms_norm_eps))
-
-    def row(self, x: Tensor, w: AttentionWeights, rotation: Rotation) -> Tensor:
-        """The key/value row [rows, head_dim] as it is stored."""
-        row = rms_norm(self._numerics.product(x, w.wkv), w.kv_norm, self._g.rms_norm_eps)
-        return self._numerics.row(rotation.turn(row), self._g.qk_rope_head_dim)
-
-    def output(self, heads: Tensor, w: AttentionWeights, rotation: Rotation) -> Tensor:
-        """Undo the rotation of the values, then the grouped low-rank projection."""
-        groups = rotation.turn(heads, inverse=True).flatten(1).unflatten(1, (self._g.o_groups, -1))
-        mixed = torch.bmm(groups.transpose(0, 1), w.wo_a.transpose(1, 2))
-        return self._numerics.product(mixed.transpose(0, 1).flatten(1), w.wo_b)
+    def _projection(
+        self,
+        x: Tensor,
+        wq_a: Tensor,
+        q_norm: Tensor,
+        wq_b: Tensor,
+        wkv: Tensor,
+        kv_norm: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        eps, product = self._g.rms_norm_eps, self._numerics.product
+        latent = rms_norm(product(x, wq_a), q_norm, eps)
+        queries = product(latent, wq_b).unflatten(-1, (-1, self._g.head_dim))
+        queries = turn(rms_norm(queries, None, eps), cos, sin)
+        row = turn(rms_norm(product(x, wkv), kv_norm, eps), cos, sin)
+        return latent, queries, self._numerics.row(row, self._g.qk_rope_head_dim)
 
     # ---------------------------------------------------------------- window
 
@@ -90,136 +101,73 @@ class Attention:
         ring.index_copy_(0, step.window_slots[-tail:], stored[-tail:])
         return state.row_format.decode(keys)
 
-    # ---------------------------------------------------------------- compressed rows
-
-    def _compressed(
-        self,
-        x: Tensor,
-        latent: Tensor,
-        w: AttentionWeights,
-        layer: int,
-        ratio: int,
-        step: Step,
-    ) -> Compressed:
-        assert w.compressor is not None
-        pool = step.state.pools[f"rows.{ratio}"]
-        slot = pool.layers.index(layer)
-        pooled = self._pool(x, w.compressor, pool, slot, step)
-        if pooled is not None:
-            row = self._numerics.row(pooled, self._g.qk_rope_head_dim)
-            self._append(pool, slot, step, step.state.row_format.encode(row))
-        if w.indexer is not None:
-            return self._indexed(x, latent, w, pool, slot, step)
-        size = pool.bucketed(step.last)
-        rows = step.state.row_format.decode(pool.rows[slot, :size])
-        visible = (step.positions + 1) // ratio
-        seen = torch.arange(size, device=x.device) < visible[:, None]
-        return Compressed(rows, seen[:, None, :])
-
-    def _pool(
-        self, x: Tensor, w: CompressorWeights, pool: Pool, slot: int, step: Step
-    ) -> Tensor | None:
-        """Take in the step's rows; return pooled, rotated rows of the windows they complete."""
-        ratio, count = pool.ratio, step.count
-        values = linear(x, w.wkv)[:count].float()
-        gates = linear(x, w.wgate)[:count].float() + w.ape[step.positions[:count] % ratio]
-        first, stop = step.start // ratio, (step.start + count) // ratio
-        pooled = None
-        if stop > first:
-            held = range((first - pool.overlapping) * ratio, step.start)
-            past = torch.arange(held.start, held.stop, device=x.device) % pool.ring
-            used = stop * ratio - step.start
-            windows = (-1, ratio)
-            v = torch.cat((pool.values[slot, past], values[:used])).unflatten(0, windows)
-            g = torch.cat((pool.gates[slot, past], gates[:used])).unflatten(0, windows)
-            if pool.overlapping:
-                if first == 0:
-                    g = torch.cat((torch.full_like(g[:1], float("-inf")), g[1:]))
-                v, g = compressor.overlap(v), compressor.overlap(g)
-            row = rms_norm(compressor.pool(v, g), w.norm, self._g.rms_norm_eps)
-            pooled = step.all_compressed.strided(first * ratio, stop * ratio, ratio).turn(row)
-        tail = min(count, pool.ring)
-        slots = step.positions[count - tail : count] % pool.ring
-        pool.values[slot].index_copy_(0, slots, values[-tail:])
-        pool.gates[slot].index_copy_(0, slots, gates[-tail:])
-        return pooled
-
-    @staticmethod
-    def _append(pool: Pool, slot: int, step: Step, rows: Tensor) -> None:
-        first = step.start // pool.ratio
-        pool.rows[slot, first : first + rows.shape[0]] = rows
-
-    def _indexed(
-        self, x: Tensor, latent: Tensor, w: AttentionWeights, pool: Pool, slot: int, step: Step
-    ) -> Compressed:
-        """The rows that the indexer selects, one set a query."""
-        assert w.indexer is not None
-        g = self._g
-        keys = step.state.pools["keys.4"]
-        pooled = self._pool(x, w.indexer.compressor, keys, slot, step)
-        if pooled is not None:
-            self._append(keys, slot, step, self._numerics.index(pooled))
-        visible = ((step.positions + 1) // pool.ratio)[:, None]
-        most = (step.start + step.rows) // pool.ratio
-        if most <= g.index_topk:
-            chosen = torch.arange(g.index_topk, device=x.device).expand(step.rows, -1)
-            seen = chosen < visible
-        else:
-            q = self._numerics.product(latent, w.indexer.wq_b).unflatten(-1, (-1, g.index_head_dim))
-            q = self._numerics.index(step.compressed.turn(q))
-            weights = (
-                linear(x, w.indexer.weights_proj) * (g.index_head_dim * g.index_n_heads) ** -0.5
-            )
-            size = keys.bucketed(step.last)
-            score = indexer.scores(q, keys.rows[slot, :size], weights)
-            chosen, seen = indexer.select(score, visible, g.index_topk)
-        rows = pool.rows[slot].index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
-        return Compressed(step.state.row_format.decode(rows), seen[:, None, :])
-
     # ---------------------------------------------------------------- the sum over keys
 
-    def _attend(
-        self,
-        queries: Tensor,
-        window: Tensor,
-        extra: Compressed | None,
-        sink: Tensor,
-        step: Step,
-    ) -> Tensor:
-        if step.short:
-            return self._sum(queries, window, step.window_mask, extra, sink)
-        reach = self._g.sliding_window - 1
-        parts = []
-        for first in range(0, step.rows, _QUERY_BLOCK):
-            stop = min(first + _QUERY_BLOCK, step.rows)
-            rows = slice(first, stop)
-            keys = slice(first, stop + reach)
-            near = extra and Compressed(
-                extra.rows[rows] if extra.rows.dim() == 3 else extra.rows, extra.mask[rows]
-            )
-            parts.append(
-                self._sum(queries[rows], window[keys], step.window_mask[rows, :, keys], near, sink)
-            )
-        return torch.cat(parts)
-
-    def _sum(
+    def finish(
         self,
         queries: Tensor,
         window: Tensor,
         mask: Tensor,
         extra: Compressed | None,
+        w: AttentionWeights,
+        rotation: Rotation,
+    ) -> Tensor:
+        """Attend over `window` [keys, head_dim] and `extra`, then project back to [rows, hidden]."""
+        rows = None if extra is None else extra.rows
+        if extra is not None:
+            mask = torch.cat((mask, extra.mask), -1)
+        return self._finish(queries, window, mask, rows, w.sink, w.wo_a, w.wo_b, *rotation)
+
+    def _finish_blocks(
+        self,
+        queries: Tensor,
+        window: Tensor,
+        extra: Compressed | None,
+        w: AttentionWeights,
+        rotation: Rotation,
+        step: Step,
+    ) -> Tensor:
+        """`finish` for a long step, whose queries see only the keys of their own stretch."""
+        reach = self._g.sliding_window - 1
+        parts = []
+        for first in range(0, step.rows, _QUERY_BLOCK):
+            rows = slice(first, min(first + _QUERY_BLOCK, step.rows))
+            keys = slice(first, rows.stop + reach)
+            near = None if extra is None else extra.of(rows)
+            mask = step.window_mask[rows, :, keys]
+            turned = Rotation(rotation.cos[rows], rotation.sin[rows])
+            parts.append(self.finish(queries[rows], window[keys], mask, near, w, turned))
+        return torch.cat(parts)
+
+    def _sum_and_output(
+        self,
+        queries: Tensor,
+        window: Tensor,
+        mask: Tensor,
+        extra: Tensor | None,
         sink: Tensor,
+        wo_a: Tensor,
+        wo_b: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+    ) -> Tensor:
+        heads = self._sum(queries, window, mask, extra, sink)
+        groups = turn(heads, cos, sin, inverse=True).flatten(1).unflatten(1, (self._g.o_groups, -1))
+        mixed = torch.bmm(groups.transpose(0, 1), wo_a.transpose(1, 2))
+        return self._numerics.product(mixed.transpose(0, 1).flatten(1), wo_b)
+
+    def _sum(
+        self, queries: Tensor, window: Tensor, mask: Tensor, extra: Tensor | None, sink: Tensor
     ) -> Tensor:
         if extra is None:
             return attention.attend(queries, window, mask, sink, self._scale)
-        mask = torch.cat((mask, extra.mask), -1)
         if self._joined:
-            if extra.rows.dim() == 3:
+            if extra.dim() == 3:
                 window = window.expand(queries.shape[0], -1, -1)
-            rows = torch.cat((window, extra.rows), -2)
+            rows = torch.cat((window, extra), -2)
             return attention.attend(queries, rows, mask, sink, self._scale)
         q = queries.float()
-        scores = torch.cat((q @ window.t(), q @ extra.rows.transpose(-1, -2)), -1) * self._scale
+        scores = torch.cat((q @ window.t(), q @ extra.transpose(-1, -2)), -1) * self._scale
         share = attention.weights(scores, mask, sink)
-        near, far = share.split((window.shape[0], extra.rows.shape[-2]), -1)
-        return (near @ window + far @ extra.rows).to(queries.dtype)
+        near, far = share.split((window.shape[0], extra.shape[-2]), -1)
+        return (near @ window + far @ extra).to(queries.dtype)

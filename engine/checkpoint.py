@@ -26,9 +26,9 @@ def shards(checkpoint: Path) -> list[Path]:
     if index.exists():
         try:
             names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (json.JSONDecodeError, KeyError, AttributeError) as error:
+            files = [checkpoint / name for name in names]
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise CheckpointError(f"{index} is not a valid shard index: {error}.") from None
-        files = [checkpoint / name for name in names]
         missing = [path.name for path in files if not path.exists()]
         if missing:
             raise CheckpointError(f"{checkpoint} lacks the shard {missing[0]} named by its index.")

@@ -84,8 +84,8 @@ class EngineConfig:
             )
         if self.draft_width + 1 > self.row_tile:
             raise ConfigError(
-                f"row_tile {self.row_tile} holds a verify step of at most {self.row_tile} rows, and "
-                f"draft_width {self.draft_width} needs {self.draft_width + 1}; change one of them."
+                f"row_tile {self.row_tile} holds a verify step of at most {self.row_tile} rows; "
+                f"draft_width {self.draft_width} needs {self.draft_width + 1}."
             )
         if self.context > geometry.max_position_embeddings:
             raise ConfigError(
@@ -95,6 +95,17 @@ class EngineConfig:
         if self.cache_format == "packed" and self.numerics == "exact":
             raise ConfigError(
                 "cache_format 'packed' stores rounded rows, which numerics 'exact' forbids."
+            )
+        quantised = (
+            geometry.hidden_size,
+            geometry.q_lora_rank,
+            geometry.o_groups * geometry.o_lora_rank,
+            geometry.moe_intermediate_size,
+        )
+        if self.numerics == "reference" and any(size % 128 for size in quantised):
+            raise ConfigError(
+                "numerics 'reference' rounds activations in groups of 128, which the widths "
+                f"{', '.join(map(str, quantised))} of this checkpoint do not fill."
             )
         return dataclasses.replace(
             self,

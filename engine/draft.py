@@ -16,7 +16,6 @@ from engine.errors import ConfigError
 from engine.model import Backbone
 from engine.state import TILE, State
 from engine.weights import BlockWeights
-from kernels.oracle import attention
 from kernels.oracle.norm import rms_norm
 
 _TABLE_LIMIT_BYTES = 256 << 20
@@ -138,11 +137,12 @@ class DraftHead:
         b = self._b
         rotation = b.rotations.plain.at(position, ids.numel())
         entry = b.residual.enter(streams, w.hc_attn, w.attn_norm)
-        latent = b.attention.latent(entry.x, w.attention)
-        queries = b.attention.queries(latent, w.attention, rotation)
-        rows = torch.cat((context, b.attention.row(entry.x, w.attention, rotation).float()))
-        heads = attention.attend(queries, rows, mask, w.attention.sink, self._g.head_dim**-0.5)
-        streams = b.residual.leave(streams, b.attention.output(heads, w.attention, rotation), entry)
+        projected = b.attention.project(entry.x, w.attention, rotation)
+        rows = torch.cat((context, projected.row.float()))
+        attended = b.attention.finish(
+            projected.queries, rows, mask, None, w.attention, rotation
+        )
+        streams = b.residual.leave(streams, attended, entry)
         entry = b.residual.enter(streams, w.hc_ffn, w.ffn_norm)
         return b.residual.leave(streams, b.experts(entry.x, w.moe, ids, ids.numel()), entry)
 

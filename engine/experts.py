@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from engine.config import EngineConfig
 from engine.geometry import Geometry
 from engine.numerics import Numerics
+from engine.piece import Piece
+from engine.state import TILE
 from engine.weights import MoeWeights
 from kernels.oracle import moe
 
@@ -20,68 +23,83 @@ from kernels.oracle import moe
 class Experts:
     """The sublayer for one geometry and configuration."""
 
-    def __init__(self, geometry: Geometry, numerics: Numerics, kind: str) -> None:
+    def __init__(self, geometry: Geometry, numerics: Numerics, config: EngineConfig) -> None:
         self._g = geometry
         self._numerics = numerics
-        self._kind = kind
+        self._kind = config.moe
         self._pairs: dict[int, Tensor] = {}  # gate and up matrices joined, by layer's storage
+        compiled = config.compile == "pieces"
+        self._prepare = Piece(self._route_and_share, compiled=compiled)
+        self._one = Piece(self._expert, compiled=compiled)
+        self._all = Piece(self._dense, compiled=compiled)
 
     def __call__(self, x: Tensor, w: MoeWeights, ids: Tensor, count: int) -> Tensor:
         """`x` [rows, hidden], token `ids` [rows]; the first `count` rows are real."""
-        chosen, weights = self.route(x, w, ids)
-        shared_in = self._numerics.activation(x)
-        shared = moe.swiglu(
-            linear(shared_in, w.shared_w1), linear(shared_in, w.shared_w3), self._g.swiglu_limit
+        given = None if w.experts_by_token is None else w.experts_by_token[ids]
+        chosen, spread, shared = self._prepare(
+            x, w.gate, w.bias, given, w.shared_w1, w.shared_w3, w.shared_w2
         )
-        shared = self._numerics.product(shared.to(x.dtype), w.shared_w2)
-        return self._routed(shared_in, w, chosen, weights, count).to(x.dtype) + shared
-
-    def route(self, x: Tensor, w: MoeWeights, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Chosen experts [rows, k] and their weights."""
-        g = self._g
-        scores = moe.affinity(linear(x.float(), w.gate.float()))
-        if w.experts_by_token is not None:
-            chosen = w.experts_by_token[ids]
-        else:
-            assert w.bias is not None
-            chosen = moe.choose(scores, w.bias, g.num_experts_per_tok)
-        return chosen, moe.route(scores, chosen, g.routed_scaling_factor)
-
-    def _routed(
-        self, x: Tensor, w: MoeWeights, chosen: Tensor, weights: Tensor, count: int
-    ) -> Tensor:
-        spread = moe.spread(chosen, weights, self._g.n_routed_experts)
         if self._kind == "dense":
-            return self._dense(x, w, spread)
+            return shared + self._all(x, spread, w.w1, w.w3, w.w2)
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        matrices = self._matrices(w)
         for expert in chosen[:count].unique().tolist():
             share = spread[:, expert : expert + 1]
-            if x.shape[0] > 2 * 8:  # prefill: only the rows that chose it
+            if x.shape[0] > TILE:  # prefill: only the rows that chose it
                 rows = share[:, 0].nonzero().squeeze(-1)
-                part = self._expert(x[rows], w, expert, share[rows])
+                part = self._one(x[rows], share[rows], *(m[expert] for m in matrices))
                 total.index_add_(0, rows, part.float())
             else:
-                total += self._expert(x, w, expert, share)
-        return total
+                total += self._one(x, share, *(m[expert] for m in matrices))
+        return shared + total.to(x.dtype)
 
-    def _expert(self, x: Tensor, w: MoeWeights, expert: int, share: Tensor) -> Tensor:
-        if self._kind == "fused":
-            gate, up = linear(x, self._pair(w)[expert]).chunk(2, -1)
+    def _route_and_share(
+        self,
+        x: Tensor,
+        gate: Tensor,
+        bias: Tensor | None,
+        given: Tensor | None,
+        w1: Tensor,
+        w3: Tensor,
+        w2: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Chosen experts [rows, k], dense weights [rows, experts], shared expert's output."""
+        g = self._g
+        scores = moe.affinity(linear(x.float(), gate.float()))
+        if given is None:
+            assert bias is not None
+            given = moe.choose(scores, bias, g.num_experts_per_tok)
+        weights = moe.route(scores, given, g.routed_scaling_factor)
+        spread = moe.spread(given, weights, g.n_routed_experts)
+        entering = self._numerics.activation(x)
+        hidden = moe.swiglu(linear(entering, w1), linear(entering, w3), g.swiglu_limit)
+        return given, spread, self._numerics.product(hidden.to(x.dtype), w2)
+
+    def _expert(
+        self, x: Tensor, share: Tensor, w1: Tensor, w2: Tensor, w3: Tensor | None = None
+    ) -> Tensor:
+        """One expert's part of every row; without `w3`, `w1` holds gate and up joined."""
+        entering = self._numerics.activation(x)
+        if w3 is None:
+            gate, up = linear(entering, w1).chunk(2, -1)
         else:
-            gate, up = linear(x, w.w1[expert]), linear(x, w.w3[expert])
+            gate, up = linear(entering, w1), linear(entering, w3)
         hidden = moe.swiglu(gate, up, self._g.swiglu_limit) * share
-        return self._numerics.product(hidden.to(x.dtype), w.w2[expert])
+        return self._numerics.product(hidden.to(x.dtype), w2)
 
-    def _dense(self, x: Tensor, w: MoeWeights, spread: Tensor) -> Tensor:
-        wide = x.expand(w.w1.shape[0], -1, -1)
-        gate = torch.bmm(wide, w.w1.transpose(1, 2))
-        up = torch.bmm(wide, w.w3.transpose(1, 2))
+    def _dense(self, x: Tensor, spread: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> Tensor:
+        wide = self._numerics.activation(x).expand(w1.shape[0], -1, -1)
+        gate = torch.bmm(wide, w1.transpose(1, 2))
+        up = torch.bmm(wide, w3.transpose(1, 2))
         hidden = moe.swiglu(gate, up, self._g.swiglu_limit) * spread.t()[..., None]
         hidden = self._numerics.activation(hidden.to(x.dtype))
-        return torch.bmm(hidden, w.w2.transpose(1, 2)).float().sum(0)
+        return torch.bmm(hidden, w2.transpose(1, 2)).float().sum(0).to(x.dtype)
 
-    def _pair(self, w: MoeWeights) -> Tensor:
+    def _matrices(self, w: MoeWeights) -> tuple[Tensor, ...]:
+        """The stacked matrices of all experts, in the order that `_expert` takes them."""
+        if self._kind == "loop":
+            return w.w1, w.w2, w.w3
         key = w.w1.data_ptr()
         if key not in self._pairs:
             self._pairs[key] = torch.cat((w.w1, w.w3), 1)
-        return self._pairs[key]
+        return self._pairs[key], w.w2

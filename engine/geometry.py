@@ -115,7 +115,7 @@ class Geometry:
         path = checkpoint / "config.json"
         try:
             raw = json.loads(path.read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise CheckpointError(
                 f"{checkpoint} is not a checkpoint: it has no config.json."
             ) from None

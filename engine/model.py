@@ -17,10 +17,11 @@ from engine.config import EngineConfig
 from engine.experts import Experts
 from engine.geometry import Geometry
 from engine.numerics import Numerics
+from engine.piece import Piece
 from engine.residual import Residual
 from engine.state import State
 from engine.step import Rotations, Step
-from engine.weights import BlockWeights, Weights
+from engine.weights import BlockWeights, HyperWeights, Weights
 from kernels.oracle.norm import rms_norm
 
 
@@ -45,8 +46,9 @@ class Backbone:
         self.rotations = rotations
         self.numerics = Numerics.named(config.numerics)
         self.residual = Residual(geometry, config)
-        self.attention = Attention(geometry, self.numerics, joined=config.attention == "joined")
-        self.experts = Experts(geometry, self.numerics, config.moe)
+        self.attention = Attention(geometry, self.numerics, config)
+        self.experts = Experts(geometry, self.numerics, config)
+        self._scores = Piece(self._head, compiled=config.compile == "pieces")
 
     def forward(self, ids: Tensor, state: State) -> Forward:
         """Run the token `ids` [t] after the state's committed ones; the step stays open."""
@@ -74,7 +76,14 @@ class Backbone:
         streams = forward.streams
         if last:
             streams = streams[forward.count - 1 : forward.count]
-        hidden = self.residual.collapse(streams, self.weights.hc_head)
-        normed = rms_norm(hidden, self.weights.norm, self.geometry.rms_norm_eps)
-        scores = linear(normed, self.weights.head).float()
+        w = self.weights
+        scores: Tensor = self._scores(
+            streams, w.hc_head.fn, w.hc_head.base, w.hc_head.scale, w.norm, w.head
+        )
         return scores if last else scores[: forward.count]
+
+    def _head(
+        self, streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, norm: Tensor, head: Tensor
+    ) -> Tensor:
+        hidden = self.residual.collapse(streams, HyperWeights(fn, base, scale))
+        return linear(rms_norm(hidden, norm, self.geometry.rms_norm_eps), head).float()

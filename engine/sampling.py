@@ -9,6 +9,7 @@ makes them agree more often than independent draws would.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 from dataclasses import dataclass
@@ -17,9 +18,6 @@ import torch
 from torch import Tensor
 
 from engine.errors import ConfigError
-
-_MIX = 0x9E3779B97F4A7C15  # odd constant that spreads (seed, position) over 64 bits
-_SEED_MASK = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +63,18 @@ class Sampler:
         return self._argmax(filtered(logits, self._s), position)
 
     def _argmax(self, log_probabilities: Tensor, position: int) -> int:
-        self._generator.manual_seed((self._seed * _MIX + position * 2 + 1) & _SEED_MASK)
+        self._generator.manual_seed(_noise_key(self._seed, position))
         uniform = torch.rand(
             log_probabilities.shape, generator=self._generator, dtype=torch.float64
         )
         gumbel = -torch.log(-torch.log(uniform.clamp_min(torch.finfo(torch.float64).tiny)))
         return int((log_probabilities.double() + gumbel).argmax())
+
+
+def _noise_key(seed: int, position: int) -> int:
+    """Generator seed of one position: a hash, since the generator takes no more than 32 bits."""
+    digest = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little")
 
 
 def filtered(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,23 +13,30 @@ from engine.state import TILE, State
 from kernels.oracle import rotary
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
+class Rotation(NamedTuple):
     """Cosine and sine tables [positions, pairs] of one base."""
 
     cos: Tensor
     sin: Tensor
 
     def at(self, start: int, count: int) -> Rotation:
+        """The tables of `count` positions from `start`."""
         return Rotation(self.cos[start : start + count], self.sin[start : start + count])
 
     def strided(self, start: int, stop: int, stride: int) -> Rotation:
+        """The tables of every `stride`-th position."""
         return Rotation(self.cos[start:stop:stride], self.sin[start:stop:stride])
 
-    def turn(self, x: Tensor, *, inverse: bool = False) -> Tensor:
+    def turn(self, x: Tensor) -> Tensor:
         """Rotate `x` [t, d] or [t, h, d]."""
-        cos, sin = (self.cos, self.sin) if x.dim() == 2 else (self.cos[:, None], self.sin[:, None])
-        return rotary.rotate(x, cos, sin, inverse=inverse)
+        return turn(x, self.cos, self.sin)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Tensor:
+    """Rotate `x` [t, d] or [t, h, d] by the tables [t, pairs]."""
+    if x.dim() == 3:
+        cos, sin = cos[:, None], sin[:, None]
+    return rotary.rotate(x, cos, sin, inverse=inverse)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def run(options: Options, progress: Progress) -> Result:
     facts = machine.facts()
     tokenizer = Tokenizer.load(options.checkpoint)
     with _busy(progress, "loading this engine"):
-        engine = Engine.load(options.checkpoint, options.config)
+        engine = Engine.load(options.checkpoint, replace(options.config, threads=1))
     asked = questions(options, tokenizer, engine.config.context)
     contestants: list[Contestant] = [
         EngineContestant(PLAIN, engine, replace(options.config, draft_width=0)),

@@ -107,7 +107,7 @@ def show(result: Result, console: Console) -> None:
 
 def _contestants(result: Result) -> Table:
     table = Table(title="Decode, ms per token (prefill, in ms, is apart; warm-up excluded)")
-    for heading in ("", "threads", "min", "median", "max", "spread", "tok/s", "prefill", "weights"):
+    for heading in ("", "threads", "min", "median", "spread", "tok/s", "prefill", "weights"):
         table.add_column(heading, justify="left" if not heading else "right")
     for line in result.lines:
         t = line.times
@@ -116,7 +116,6 @@ def _contestants(result: Result) -> Table:
             str(line.threads),
             f"{t.minimum:.2f}",
             f"[bold]{t.median:.2f}[/]",
-            f"{t.maximum:.2f}",
             f"{t.repeat_spread:.1%}",
             f"{1000 / t.median:.1f}",
             f"{line.prefill_ms:.0f}",

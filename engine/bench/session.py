@@ -11,7 +11,7 @@ from engine.bench.spread import Ratio, Spread, Times, common_beginning, order
 from engine.errors import PromptError
 
 MIN_TOKENS = 8  # an answer shorter than this has no decode time worth the name
-CALIBRATION_TOKENS = 16
+CALIBRATION_TOKENS = 12
 CALIBRATION_REPEATS = 2
 
 Step = Callable[[str], None]  # called before each generation with what comes next

@@ -15,7 +15,6 @@ from engine.train.data import Batch, Rows, Split
 from engine.train.model import Model
 from engine.train.optimiser import Optimiser, Rates
 from engine.train.progress import Progress, memory, say
-from engine.train.replay import Replays
 from engine.train.schedule import Budget, Shape
 
 _Z_WEIGHT = 1e-4
@@ -35,7 +34,6 @@ class Plan:
     rates: Rates = field(default_factory=Rates)
     shape: Shape = field(default_factory=Shape)
     save_every_steps: int = 0
-    replay: bool = False  # CUDA: capture the step once and replay it
     evaluate_at: tuple[float, ...] = (0.25, 0.5, 0.75)
 
 
@@ -62,7 +60,6 @@ class Trainer:
         )  # fmt: skip
         self.optimiser = Optimiser(model.backbone, plan.rates, muon=plan.muon)
         self.step_number, self.fraction = 0, 0.0
-        self.replays: Replays | None = None
         self.use(compiled=model.compiled)
 
     def use(self, *, compiled: bool) -> None:
@@ -83,15 +80,12 @@ class Trainer:
         self.optimiser.prepare(shape.factor(self.step_number, fraction))
         batch = self.rows.batch(self.step_number)
         phase = (fraction >= shape.quantise_from, fraction >= shape.sparse_from)
-        if self.replays is None:
-            scalars = self.update(batch, *phase)
-        else:
-            scalars = self.replays.run(batch, phase)
+        scalars = self.update(batch, *phase)
         self.step_number, self.fraction = self.step_number + 1, fraction
         return scalars
 
     def update(self, batch: Batch, quantised: bool, sparse: bool) -> dict[str, Tensor]:
-        """What a step does on the device; it never waits, so that it can be captured."""
+        """What a step does on the device; it never waits for it."""
         backbone = self.model.backbone
         backbone.refresh(quantised=quantised)
         backbone.clear()
@@ -152,8 +146,6 @@ def train(
     """
     plan = trainer.plan
     trainer.rehearse()
-    if plan.replay and trainer.model.device.type == "cuda":
-        trainer.replays = Replays(trainer.update)
     progress = Progress("backbone", plan.batch * plan.length)
     points = [p for p in plan.evaluate_at if p > trainer.fraction]
     first = trainer.step_number

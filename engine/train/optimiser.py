@@ -45,8 +45,7 @@ class Optimiser:
         self.first, self.second = torch.zeros(size, device=device), torch.zeros(size, device=device)
         self._scale, self._decay = self._multipliers()
         self.steps = 0
-        # Numbers of the coming step, on the device so that a captured step can be replayed:
-        # share of the rates, and the bias corrections of both moments.
+        # Of the coming step, on the device: share of the rates, bias corrections of both moments.
         self.control = torch.ones(3, device=device)
 
     def prepare(self, factor: float) -> None:

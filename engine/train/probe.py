@@ -13,14 +13,13 @@ from engine.train.data import Split
 from engine.train.draft import DraftPlan, DraftTrainer
 from engine.train.model import Model
 from engine.train.progress import say
-from engine.train.replay import Replays
 from engine.train.sinkhorn import balanced
 from kernels.oracle import hyper
 
-_STEPS = 20
 
-
-def probe(model: Model, corpus: Split, batches: str, length: int, seconds: float) -> None:
+def probe(
+    model: Model, corpus: Split, batches: str, length: int, seconds: float, *, steps: int = 20
+) -> None:
     """Check the rounding and the compiled functions, then time steps until `seconds` are used."""
     begun = time.monotonic()
     device = model.device
@@ -43,16 +42,7 @@ def probe(model: Model, corpus: Split, batches: str, length: int, seconds: float
             _wait(device)
             say(f"compiled in {time.monotonic() - moment:.1f} s (still compiled: {model.compiled})")
             say(f"loss, divergence, gradient norm: plain {reference}, now {_losses(trainer)}")
-        _time(trainer, batch, length, _STEPS, "compiled" if model.compiled else "plain")
-        if first and device.type == "cuda":
-            try:
-                _profile(trainer)
-            except (AttributeError, RuntimeError) as error:
-                say(f"no profile: {error}")
-        if device.type == "cuda":
-            trainer.replays = Replays(trainer.update)
-            _time(trainer, batch, length, _STEPS, "replayed")
-            trainer.replays = None
+        _time(trainer, batch, length, steps, "compiled" if model.compiled else "plain")
         first = False
     draft = DraftTrainer(model, corpus, DraftPlan(batch=wanted[0], length=length))
     draft.step(0.1)
@@ -83,25 +73,6 @@ def _time(trainer: Trainer, batch: int, length: int, steps: int, name: str) -> N
             f"{batch * length / each / 1e3:.0f}k tok/s, peak {peak:.1f} GiB, "
             f"loss {float(scalars['loss']):.3f}"
         )
-
-
-def _profile(trainer: Trainer) -> None:
-    """Which kernels the time goes to, and how much of it the device is busy."""
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        moment = time.monotonic()
-        for _ in range(3):
-            trainer.step(0.1)
-        _wait(trainer.model.device)
-        spent = time.monotonic() - moment
-    events = [e for e in profile.key_averages() if str(e.device_type).endswith("CUDA")]
-    events.sort(key=lambda e: -e.self_device_time_total)
-    busy = sum(e.self_device_time_total for e in events) / 3e3
-    launched = sum(e.count for e in events) / 3
-    say(f"device busy {busy:.1f} ms of {spent / 3 * 1e3:.1f} ms a step, {launched:.0f} kernels")
-    for event in events[:25]:
-        each = event.self_device_time_total / 3e3
-        say(f"  {each:7.2f} ms {event.count // 3:5d} x {event.key[:110]}")
 
 
 def _losses(trainer: Trainer) -> tuple[float, ...]:

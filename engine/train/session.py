@@ -15,7 +15,7 @@ import torch
 from engine.errors import CheckpointError, EngineError
 from engine.geometry import Geometry
 from engine.tokenizer import Tokenizer
-from engine.train import backbone, card, draft, evaluate, export, initial
+from engine.train import backbone, card, draft, evaluate, export
 from engine.train.data import Split, synthetic
 from engine.train.forward import Forward
 from engine.train.inventory import entries
@@ -44,7 +44,6 @@ class Options:
     steps: int | None
     draft_minutes: float | None
     draft_steps: int | None
-    fresh_draft: bool
     batch: int
     length: int
     draft_batch: int
@@ -53,7 +52,6 @@ class Options:
     adam_rate: float
     muon: bool
     compile: bool
-    replay: bool
     seed: int
     save_every: int
     samples: int
@@ -103,8 +101,6 @@ class Session:
             self.geometry, self.device, seed=o.seed, start=start, fresh_head=o.fresh_head,
             compiled=o.compile and self.device.type == "cuda",
         )  # fmt: skip
-        if o.fresh_draft and start is not None:
-            self.model.draft.load(initial.values(self.geometry, o.seed))
         self.facts: dict[str, Any] = _earlier_facts(start)
 
     def run(self) -> None:
@@ -128,7 +124,6 @@ class Session:
         plan = backbone.Plan(
             batch=o.batch, length=o.length, seed=o.seed, muon=o.muon,
             rates=Rates(matrix=o.matrix_rate, adam=o.adam_rate), save_every_steps=o.save_every,
-            replay=o.replay,
             shape=Shape(warm_steps=2 if o.smoke else 100),
             evaluate_at=(0.5,) if o.smoke else (0.25, 0.5, 0.75),
         )  # fmt: skip

@@ -40,11 +40,12 @@ def mix(
 
 def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
     """Near doubly stochastic matrix [..., m, m]; the softmax counts as the first row step."""
-    c = torch.softmax(logits, -1) + eps
-    c = c / (c.sum(-2, keepdim=True) + eps)
+    floor = logits.new_tensor(eps)  # a tensor: a Python number would be converted at every use
+    c = torch.softmax(logits, -1) + floor
+    c = c / (c.sum(-2, keepdim=True) + floor)
     for _ in range(iterations - 1):
-        c = c / (c.sum(-1, keepdim=True) + eps)
-        c = c / (c.sum(-2, keepdim=True) + eps)
+        c = c / (c.sum(-1, keepdim=True) + floor)
+        c = c / (c.sum(-2, keepdim=True) + floor)
     return c
 
 

@@ -114,12 +114,15 @@ def test_a_client_that_leaves_frees_the_engine(server: Running) -> None:
     assert server.until_idle(5) < 5
 
 
-def test_a_signal_ends_open_streams_and_the_process_within_two_seconds(best: Path) -> None:
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_open_streams_and_the_process_within_two_seconds(
+    best: Path, sign: signal.Signals
+) -> None:
     with started(["-m", "engine.server", "--config", str(best), "--name", "tiny"]) as running:
         stream = iter(running.client().chat.completions.create(**ASK, stream=True, temperature=2))
         next(stream)
         begun = time.monotonic()
-        running.process.send_signal(signal.SIGTERM)
+        running.process.send_signal(sign)
         with pytest.raises(openai.APIError, match="shutting down"):
             list(stream)
         assert running.process.wait(5) == 0
@@ -133,6 +136,7 @@ def test_a_signal_ends_open_streams_and_the_process_within_two_seconds(best: Pat
         ("{", "not valid JSON"),
         (json.dumps({"config": {"drafts": 3}}), "Unknown configuration field 'drafts'"),
         (json.dumps({"checkpoint": "/nowhere", "config": {}}), "/nowhere"),
+        (json.dumps({"checkpoint": ".", "config": {}}), "Cannot read the tokenizer"),
     ],
 )
 def test_what_cannot_be_served_is_one_sentence_and_status_2(

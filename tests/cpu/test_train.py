@@ -23,6 +23,7 @@ from engine.train.draft import DraftPlan, DraftTrainer
 from engine.train.evaluate import Generation, acceptance, generate
 from engine.train.model import Model
 from engine.train.optimiser import orthogonalised
+from engine.train.probe import probe
 from engine.train.schedule import Budget, Shape
 from engine.train.sublayer import select
 
@@ -283,7 +284,7 @@ def test_the_whole_command_trains_exports_and_describes(corpus: Path, tmp_path: 
     again = tmp_path / "again"
     before = export.read(out / "model.safetensors")
     draft = ["draft", *common, "--start", str(out), "--out", str(again), "--smoke"]
-    assert main([*draft, "--fresh-draft"]) == 0
+    assert main([*draft, "--fresh-head"]) == 0
     after = export.read(again / "model.safetensors")
     assert all(torch.equal(before[name], after[name]) for name in before)  # the same training
     assert main(draft) == 0
@@ -292,6 +293,15 @@ def test_the_whole_command_trains_exports_and_describes(corpus: Path, tmp_path: 
     assert changed
     assert all(name.startswith("mtp.") for name in changed)
     assert json.loads((again / "card.json").read_text())["backbone"]["steps"] == 4
+
+
+def test_the_probe_checks_rounding_and_times_steps(
+    split: Split, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe(Model(GEOMETRY, CPU), split, "2", 160, 60.0, steps=1)
+    said = capsys.readouterr().out
+    assert "rounding differs from the export's in 0 tensors" in said
+    assert "tok/s" in said
 
 
 def test_a_missing_corpus_is_one_sentence_and_exit_code_2(
