@@ -6,7 +6,7 @@ of a larger ratio attend to all of theirs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,7 @@ from kernels.oracle import compressor, indexer
 from kernels.oracle.norm import rms_norm
 
 
-@dataclass(frozen=True, slots=True)
-class Compressed:
+class Compressed(NamedTuple):
     """Compressed keys of a step: shared [k, d] or a set a query [rows, k, d], and the mask."""
 
     rows: Tensor
@@ -42,10 +41,11 @@ class Compression:
         self._numerics = numerics
 
     def __call__(
-        self, x: Tensor, latent: Tensor, w: AttentionWeights, layer: int, ratio: int, step: Step
+        self, x: Tensor, latent: Tensor, w: AttentionWeights, layer: int, step: Step
     ) -> Compressed:
-        """`x` [rows, hidden] and the query `latent` of a layer that compresses by `ratio`."""
+        """`x` [rows, hidden] and the query `latent` of a layer that compresses."""
         assert w.compressor is not None
+        ratio = w.compressor.ape.shape[0]
         pool = step.state.pools[f"rows.{ratio}"]
         slot = pool.layers.index(layer)
         pooled = self._pool(x, w.compressor, pool, slot, step)

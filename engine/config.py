@@ -20,14 +20,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "attention": ("split", "joined"),
     "hyper": ("loop", "matrix"),
     "markov": ("step", "table"),
-    "compile": ("off", "pieces"),
+    "compile": ("off", "blocks"),
     "verify_rows": ("together", "apart"),
     "numerics": ("exact", "cache", "reference"),
     "dtype": ("float32", "bfloat16"),
 }
 RANGES: dict[str, tuple[float, float]] = {
     "draft_width": (0, 8),
-    "row_tile": (4, 8),
+    "row_tile": (1, 8),
     "threads": (0, 1024),
     "prefill_chunk": (1, 8192),
     "context": (0, 1 << 20),
@@ -46,14 +46,14 @@ class EngineConfig:
     confidence_threshold: float = 0.4  # "confidence": stop when the survival product falls below
     threads: int = 0  # intra-op threads; 0 takes every core
     prefill_chunk: int = 64  # prompt tokens a forward
-    row_tile: int = 8  # decode rows are padded to a multiple of this
+    row_tile: int = 8  # rows of every decode and verify step, padded; at least draft_width + 1
     verify_rows: str = "together"  # the rows of a verify step in one forward, or one by one
     cache_format: str = "float32"  # storage of window and compressed rows
     moe: str = "loop"  # how routed experts are evaluated
     attention: str = "split"  # window and compressed keys apart or gathered into one
     hyper: str = "loop"  # how the Sinkhorn iterations are written
     markov: str = "step"  # draft bias by one product a token, or from a table made at load
-    compile: str = "off"  # compile the pieces between matrix products
+    compile: str = "off"  # compile each block's arithmetic; its experts are then dense
     numerics: str = "cache"  # exact | cache | reference roundings
     dtype: str = "float32"  # activations and dequantised weights
     context: int = 0  # longest sequence; 0 takes the checkpoint's
@@ -111,6 +111,7 @@ class EngineConfig:
             self,
             threads=self.threads or cores,
             context=self.context or geometry.max_position_embeddings,
+            moe="dense" if self.compile == "blocks" else self.moe,
         )
 
     def canonical(self) -> dict[str, Any]:
@@ -134,5 +135,3 @@ def _check(name: str, value: Any) -> None:
     if not number or not math.isfinite(value) or not low <= value <= high:
         kind = "an integer" if whole else "a number"
         raise ConfigError(f"{name} must be {kind} from {low:g} to {high:g}; got {value!r}.")
-    if name == "row_tile" and value not in (4, 8):
-        raise ConfigError(f"row_tile must be 4 or 8; got {value!r}.")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear
 
 from engine.errors import ConfigError
-from engine.model import Backbone
+from engine.model import Attended, Backbone
 from engine.state import TILE, State
 from engine.weights import BlockWeights
 from kernels.oracle.norm import rms_norm
@@ -136,15 +136,10 @@ class DraftHead:
     ) -> Tensor:
         b = self._b
         rotation = b.rotations.plain.at(position, ids.numel())
-        entry = b.residual.enter(streams, w.hc_attn, w.attn_norm)
-        projected = b.attention.project(entry.x, w.attention, rotation)
+        entry, projected = b.open(streams, w, rotation)
         rows = torch.cat((context, projected.row.float()))
-        attended = b.attention.finish(
-            projected.queries, rows, mask, None, w.attention, rotation
-        )
-        streams = b.residual.leave(streams, attended, entry)
-        entry = b.residual.enter(streams, w.hc_ffn, w.ffn_norm)
-        return b.residual.leave(streams, b.experts(entry.x, w.moe, ids, ids.numel()), entry)
+        attended = Attended(projected.queries, rows, mask, None)
+        return b.close(streams, entry, attended, w, rotation, ids, ids.numel())
 
     def _bias(self, token: int) -> Tensor:
         if self._table is not None:

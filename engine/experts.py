@@ -2,7 +2,7 @@
 
 loop   one active expert at a time, over every row of the step, weighted by zero where not chosen
 fused  the same with the gate and up matrices in one product
-dense  every expert at once, as batched products
+dense  every expert at once, as batched products; the only one without a host's decision in it
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch.nn.functional import linear
 from engine.config import EngineConfig
 from engine.geometry import Geometry
 from engine.numerics import Numerics
-from engine.piece import Piece
 from engine.state import TILE
 from engine.weights import MoeWeights
 from kernels.oracle import moe
@@ -28,52 +27,43 @@ class Experts:
         self._numerics = numerics
         self._kind = config.moe
         self._pairs: dict[int, Tensor] = {}  # gate and up matrices joined, by layer's storage
-        compiled = config.compile == "pieces"
-        self._prepare = Piece(self._route_and_share, compiled=compiled)
-        self._one = Piece(self._expert, compiled=compiled)
-        self._all = Piece(self._dense, compiled=compiled)
 
-    def __call__(self, x: Tensor, w: MoeWeights, ids: Tensor, count: int) -> Tensor:
-        """`x` [rows, hidden], token `ids` [rows]; the first `count` rows are real."""
-        given = None if w.experts_by_token is None else w.experts_by_token[ids]
-        chosen, spread, shared = self._prepare(
-            x, w.gate, w.bias, given, w.shared_w1, w.shared_w3, w.shared_w2
-        )
+    def __call__(self, x: Tensor, w: MoeWeights, given: Tensor | None, count: int) -> Tensor:
+        """`x` [rows, hidden], of which the first `count` are real.
+
+        `given` [rows, k] names the experts of a hash-routed layer; elsewhere the router chooses.
+        """
+        chosen, spread = self.route(x, w, given)
+        shared = self._shared(x, w)
         if self._kind == "dense":
-            return shared + self._all(x, spread, w.w1, w.w3, w.w2)
+            return shared + self._dense(x, spread, w)
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         matrices = self._matrices(w)
         for expert in chosen[:count].unique().tolist():
             share = spread[:, expert : expert + 1]
             if x.shape[0] > TILE:  # prefill: only the rows that chose it
                 rows = share[:, 0].nonzero().squeeze(-1)
-                part = self._one(x[rows], share[rows], *(m[expert] for m in matrices))
+                part = self._expert(x[rows], share[rows], *(m[expert] for m in matrices))
                 total.index_add_(0, rows, part.float())
             else:
-                total += self._one(x, share, *(m[expert] for m in matrices))
+                total += self._expert(x, share, *(m[expert] for m in matrices))
         return shared + total.to(x.dtype)
 
-    def _route_and_share(
-        self,
-        x: Tensor,
-        gate: Tensor,
-        bias: Tensor | None,
-        given: Tensor | None,
-        w1: Tensor,
-        w3: Tensor,
-        w2: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Chosen experts [rows, k], dense weights [rows, experts], shared expert's output."""
+    def route(self, x: Tensor, w: MoeWeights, given: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Chosen experts [rows, k], `given` or picked, and weights of all [rows, experts]."""
         g = self._g
-        scores = moe.affinity(linear(x.float(), gate.float()))
+        scores = moe.affinity(linear(x.float(), w.gate.float()))
         if given is None:
-            assert bias is not None
-            given = moe.choose(scores, bias, g.num_experts_per_tok)
+            assert w.bias is not None
+            given = moe.choose(scores, w.bias, g.num_experts_per_tok)
         weights = moe.route(scores, given, g.routed_scaling_factor)
-        spread = moe.spread(given, weights, g.n_routed_experts)
+        return given, moe.spread(given, weights, g.n_routed_experts)
+
+    def _shared(self, x: Tensor, w: MoeWeights) -> Tensor:
         entering = self._numerics.activation(x)
-        hidden = moe.swiglu(linear(entering, w1), linear(entering, w3), g.swiglu_limit)
-        return given, spread, self._numerics.product(hidden.to(x.dtype), w2)
+        gate, up = linear(entering, w.shared_w1), linear(entering, w.shared_w3)
+        hidden = moe.swiglu(gate, up, self._g.swiglu_limit)
+        return self._numerics.product(hidden.to(x.dtype), w.shared_w2)
 
     def _expert(
         self, x: Tensor, share: Tensor, w1: Tensor, w2: Tensor, w3: Tensor | None = None
@@ -87,13 +77,13 @@ class Experts:
         hidden = moe.swiglu(gate, up, self._g.swiglu_limit) * share
         return self._numerics.product(hidden.to(x.dtype), w2)
 
-    def _dense(self, x: Tensor, spread: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> Tensor:
-        wide = self._numerics.activation(x).expand(w1.shape[0], -1, -1)
-        gate = torch.bmm(wide, w1.transpose(1, 2))
-        up = torch.bmm(wide, w3.transpose(1, 2))
+    def _dense(self, x: Tensor, spread: Tensor, w: MoeWeights) -> Tensor:
+        wide = self._numerics.activation(x).expand(w.w1.shape[0], -1, -1)
+        gate = torch.bmm(wide, w.w1.transpose(1, 2))
+        up = torch.bmm(wide, w.w3.transpose(1, 2))
         hidden = moe.swiglu(gate, up, self._g.swiglu_limit) * spread.t()[..., None]
         hidden = self._numerics.activation(hidden.to(x.dtype))
-        return torch.bmm(hidden, w2.transpose(1, 2)).float().sum(0).to(x.dtype)
+        return torch.bmm(hidden, w.w2.transpose(1, 2)).float().sum(0).to(x.dtype)
 
     def _matrices(self, w: MoeWeights) -> tuple[Tensor, ...]:
         """The stacked matrices of all experts, in the order that `_expert` takes them."""

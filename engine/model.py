@@ -7,21 +7,23 @@ matrix product has one shape and a row's bits do not depend on its companions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
-from engine.attention import Attention
+from engine.attention import Attention, Projected
+from engine.compression import Compressed
 from engine.config import EngineConfig
 from engine.experts import Experts
 from engine.geometry import Geometry
 from engine.numerics import Numerics
 from engine.piece import Piece
-from engine.residual import Residual
-from engine.state import State
-from engine.step import Rotations, Step
-from engine.weights import BlockWeights, HyperWeights, Weights
+from engine.residual import Entry, Residual
+from engine.state import TILE, State
+from engine.step import Rotation, Rotations, Step
+from engine.weights import BlockWeights, Weights
 from kernels.oracle.norm import rms_norm
 
 
@@ -32,6 +34,15 @@ class Forward:
     streams: Tensor  # [rows, m, hidden]
     taps: Tensor  # [rows, taps * hidden]
     count: int  # real rows
+
+
+class Attended(NamedTuple):
+    """Queries of a block and the keys that they attend to."""
+
+    queries: Tensor
+    window: Tensor
+    mask: Tensor
+    extra: Compressed | None
 
 
 class Backbone:
@@ -48,7 +59,10 @@ class Backbone:
         self.residual = Residual(geometry, config)
         self.attention = Attention(geometry, self.numerics, config)
         self.experts = Experts(geometry, self.numerics, config)
-        self._scores = Piece(self._head, compiled=config.compile == "pieces")
+        compiled = config.compile == "blocks"
+        self._open = Piece(self._open_block, compiled=compiled)
+        self._close = Piece(self._close_block, compiled=compiled)
+        self._head = Piece(self._head_scores, compiled=compiled)
 
     def forward(self, ids: Tensor, state: State) -> Forward:
         """Run the token `ids` [t] after the state's committed ones; the step stays open."""
@@ -64,26 +78,62 @@ class Backbone:
 
     def block(self, streams: Tensor, w: BlockWeights, layer: int, step: Step) -> Tensor:
         """One layer: attention, then experts, each between a mix of the streams and a write."""
+        rotation = step.compressed if w.ratio else step.plain
+        entry, projected = self._open(streams, w, rotation)
+        window, extra = self.attention.gather(entry.x, projected, w.attention, layer, step)
+        attended = Attended(projected.queries, window, step.window_mask, extra)
+        return self.close(streams, entry, attended, w, rotation, step.ids, step.count)
+
+    def open(self, streams: Tensor, w: BlockWeights, rotation: Rotation) -> tuple[Entry, Projected]:
+        """The part of a block before its rows are stored."""
+        return self._open(streams, w, rotation)
+
+    def close(
+        self,
+        streams: Tensor,
+        entry: Entry,
+        attended: Attended,
+        w: BlockWeights,
+        rotation: Rotation,
+        ids: Tensor,
+        count: int,
+    ) -> Tensor:
+        """The part of a block after its keys are known: new streams [rows, m, hidden]."""
+        given = None if w.moe.experts_by_token is None else w.moe.experts_by_token[ids]
+        real = 0 if self.config.moe == "dense" else count
+        return self._close(streams, entry, attended, w, rotation, given, real)
+
+    def _open_block(
+        self, streams: Tensor, w: BlockWeights, rotation: Rotation
+    ) -> tuple[Entry, Projected]:
         entry = self.residual.enter(streams, w.hc_attn, w.attn_norm)
-        attended = self.attention(entry.x, w.attention, layer, w.ratio, step)
-        streams = self.residual.leave(streams, attended, entry)
+        return entry, self.attention.project(entry.x, w.attention, rotation)
+
+    def _close_block(
+        self,
+        streams: Tensor,
+        entry: Entry,
+        attended: Attended,
+        w: BlockWeights,
+        rotation: Rotation,
+        given: Tensor | None,
+        real: int,
+    ) -> Tensor:
+        short = streams.shape[0] <= TILE
+        finish = self.attention.finish if short else self.attention.finish_long
+        streams = self.residual.leave(streams, finish(*attended, w.attention, rotation), entry)
         entry = self.residual.enter(streams, w.hc_ffn, w.ffn_norm)
-        routed = self.experts(entry.x, w.moe, step.ids, step.count)
-        return self.residual.leave(streams, routed, entry)
+        return self.residual.leave(streams, self.experts(entry.x, w.moe, given, real), entry)
 
     def logits(self, forward: Forward, *, last: bool = False) -> Tensor:
         """Next-token logits, float32, of every real row [count, vocab] or the last [1, vocab]."""
         streams = forward.streams
         if last:
             streams = streams[forward.count - 1 : forward.count]
-        w = self.weights
-        scores: Tensor = self._scores(
-            streams, w.hc_head.fn, w.hc_head.base, w.hc_head.scale, w.norm, w.head
-        )
+        scores: Tensor = self._head(streams)
         return scores if last else scores[: forward.count]
 
-    def _head(
-        self, streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, norm: Tensor, head: Tensor
-    ) -> Tensor:
-        hidden = self.residual.collapse(streams, HyperWeights(fn, base, scale))
-        return linear(rms_norm(hidden, norm, self.geometry.rms_norm_eps), head).float()
+    def _head_scores(self, streams: Tensor) -> Tensor:
+        w = self.weights
+        hidden = self.residual.collapse(streams, w.hc_head)
+        return linear(rms_norm(hidden, w.norm, self.geometry.rms_norm_eps), w.head).float()

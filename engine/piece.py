@@ -1,4 +1,4 @@
-"""A pure function of tensors between the matrix products, compiled when the configuration says so.
+"""A pure function of tensors, compiled when the configuration says so.
 
 Only short steps call the compiled form: their shapes are few and fixed, so nothing is compiled
 after the first step of each width. Long steps (prefill) take the plain form.
@@ -34,6 +34,6 @@ class Piece:
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` compiled for every combination of shapes that it meets."""
     if shutil.which("g++") is None and shutil.which("clang++") is None:
-        raise ConfigError("compile 'pieces' needs a C++ compiler (g++ or clang++) on the PATH.")
+        raise ConfigError("compile 'blocks' needs a C++ compiler (g++ or clang++) on the PATH.")
     torch._dynamo.config.recompile_limit = _SHAPES
     return torch.compile(function, dynamic=False, fullgraph=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.geometry import Geometry
-from engine.piece import Piece
 from engine.weights import HyperWeights
 from kernels.oracle import hyper
 from kernels.oracle.norm import rms_norm
@@ -34,20 +32,7 @@ class Residual:
 
     def __init__(self, geometry: Geometry, config: EngineConfig) -> None:
         self._g = geometry
-        g = geometry
-        sinkhorn = _sinkhorn_by_products if config.hyper == "matrix" else hyper.sinkhorn
-        self._enter = Piece(
-            functools.partial(
-                _enter,
-                m=g.hc_mult,
-                sinkhorn=sinkhorn,
-                iterations=g.hc_sinkhorn_iters,
-                norm_eps=g.rms_norm_eps,
-                eps=g.hc_eps,
-            ),
-            compiled=config.compile == "pieces",
-        )
-        self._leave = Piece(hyper.write, compiled=config.compile == "pieces")
+        self._sinkhorn = _sinkhorn_by_products if config.hyper == "matrix" else hyper.sinkhorn
 
     def start(self, embedded: Tensor) -> Tensor:
         """Streams [rows, m, hidden]: copies of the embedding."""
@@ -55,39 +40,28 @@ class Residual:
 
     def enter(self, streams: Tensor, w: HyperWeights, norm: Tensor) -> Entry:
         """Mix the streams into a sublayer's normalised input."""
-        return Entry(*self._enter(streams, w.fn, w.base, w.scale, norm))
+        g, m = self._g, self._g.hc_mult
+        raw = hyper.project(streams, w.fn, g.rms_norm_eps)
+        gates = torch.sigmoid(
+            raw[..., : 2 * m].unflatten(-1, (2, m)) * w.scale[:2, None]
+            + w.base[: 2 * m].unflatten(0, (2, m))
+        )
+        logits = (raw[..., 2 * m :] * w.scale[2] + w.base[2 * m :]).unflatten(-1, (m, m))
+        u = hyper.read(streams, gates[..., 0, :] + g.hc_eps)
+        return Entry(
+            rms_norm(u, norm, g.rms_norm_eps),
+            2.0 * gates[..., 1, :],
+            self._sinkhorn(logits, g.hc_sinkhorn_iters, g.hc_eps),
+        )
 
     def leave(self, streams: Tensor, output: Tensor, entry: Entry) -> Tensor:
         """Streams after the sublayer."""
-        return self._leave(streams, output, entry.post, entry.comb)
+        return hyper.write(streams, output, entry.post, entry.comb)
 
     def collapse(self, streams: Tensor, w: HyperWeights) -> Tensor:
         """One vector a row [rows, hidden], before the final norm."""
         g = self._g
         return hyper.collapse(streams, w.fn, w.base, w.scale, norm_eps=g.rms_norm_eps, eps=g.hc_eps)
-
-
-def _enter(
-    streams: Tensor,
-    fn: Tensor,
-    base: Tensor,
-    scale: Tensor,
-    norm: Tensor,
-    *,
-    m: int,
-    sinkhorn: Callable[[Tensor, int, float], Tensor],
-    iterations: int,
-    norm_eps: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    raw = hyper.project(streams, fn, norm_eps)
-    gates = torch.sigmoid(
-        raw[..., : 2 * m].unflatten(-1, (2, m)) * scale[:2, None]
-        + base[: 2 * m].unflatten(0, (2, m))
-    )
-    logits = (raw[..., 2 * m :] * scale[2] + base[2 * m :]).unflatten(-1, (m, m))
-    u = hyper.read(streams, gates[..., 0, :] + eps)
-    return rms_norm(u, norm, norm_eps), 2.0 * gates[..., 1, :], sinkhorn(logits, iterations, eps)
 
 
 def _sinkhorn_by_products(logits: Tensor, iterations: int, eps: float) -> Tensor:

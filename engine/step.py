@@ -27,16 +27,10 @@ class Rotation(NamedTuple):
         """The tables of every `stride`-th position."""
         return Rotation(self.cos[start:stop:stride], self.sin[start:stop:stride])
 
-    def turn(self, x: Tensor) -> Tensor:
+    def turn(self, x: Tensor, *, inverse: bool = False) -> Tensor:
         """Rotate `x` [t, d] or [t, h, d]."""
-        return turn(x, self.cos, self.sin)
-
-
-def turn(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Tensor:
-    """Rotate `x` [t, d] or [t, h, d] by the tables [t, pairs]."""
-    if x.dim() == 3:
-        cos, sin = cos[:, None], sin[:, None]
-    return rotary.rotate(x, cos, sin, inverse=inverse)
+        cos, sin = (self.cos, self.sin) if x.dim() == 2 else (self.cos[:, None], self.sin[:, None])
+        return rotary.rotate(x, cos, sin, inverse=inverse)
 
 
 @dataclass(frozen=True, slots=True)

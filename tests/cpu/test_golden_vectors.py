@@ -150,12 +150,12 @@ def test_greedy_tokens_do_not_depend_on_the_prefill_chunk(
     engine: Engine, tokens: list[int]
 ) -> None:
     told = set()
-    for chunk in (1, 3, 7, 64, 256):
+    for chunk in (1, 7, 64):
         engine.reconfigure(
             EngineConfig.parse(
                 {"threads": 1, "numerics": "exact", "draft_width": 0, "prefill_chunk": chunk}
             )
         )
-        commits = engine.generate(tokens[:75], max_new_tokens=12)
+        commits = engine.generate(tokens[:50], max_new_tokens=12)
         told.add(tuple(token for commit in commits for token in commit.tokens))
     assert len(told) == 1

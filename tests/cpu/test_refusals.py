@@ -71,7 +71,7 @@ def refused_disk(folder: Path, disk: Disk) -> str:
         ({"draft_width": 2.5}, "draft_width must be an integer"),
         ({"draft_width": True}, "draft_width must be an integer"),
         ({"draft_width": "5"}, "draft_width must be an integer"),
-        ({"row_tile": 6}, "row_tile must be 4 or 8; got 6"),
+        ({"row_tile": 9}, "row_tile must be an integer from 1 to 8; got 9"),
         ({"moe": "sparse"}, "moe must be one of loop, fused, dense; got 'sparse'"),
         ({"moe": None}, "moe must be one of"),
         ({"verify_policy": 1}, "verify_policy must be one of fixed, margin, confidence; got 1"),
