@@ -44,7 +44,7 @@ class EngineConfig:
     verify_policy: str = "fixed"  # how many of them are offered to the target
     margin_threshold: float = 1.0  # "margin": stop before a slot whose top two logits are closer
     confidence_threshold: float = 0.4  # "confidence": stop when the survival product falls below
-    threads: int = 0  # intra-op threads; 0 takes every core
+    threads: int = 1  # intra-op threads; 0 takes every core
     prefill_chunk: int = 64  # prompt tokens a forward
     row_tile: int = 8  # rows of every decode and verify step, padded; at least draft_width + 1
     verify_rows: str = "together"  # the rows of a verify step in one forward, or one by one

@@ -54,7 +54,7 @@ SuiteOption = Annotated[
 def run(
     ledger: LedgerOption = Path("ledger.db"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="A short campaign: 14 minutes, at most 8 prompts.")
+        bool, typer.Option("--quick", help="A 14-minute campaign under a quick ruler of its own.")
     ] = False,
     checkpoint: CheckpointOption = None,
     suite_file: SuiteOption = None,

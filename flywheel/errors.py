@@ -47,7 +47,7 @@ class UsageError(FlywheelError):
     exit_code = 2
 
 
-class Refused(FlywheelError):
+class Refused(FlywheelError):  # noqa: N818
     """Nothing is broken, but it must not be done now: a busy device, a halt, a STOP file."""
 
     exit_code = 3
