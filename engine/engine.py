@@ -179,8 +179,8 @@ class Engine:
         if len(prompt) + max_new_tokens > self.config.context:
             raise ContextOverflow(
                 f"This model's maximum context length is {self.config.context} tokens. "
-                f"However, you requested {len(prompt) + max_new_tokens} tokens ({len(prompt)} in the prompt, "
-                f"{max_new_tokens} in the completion)."
+                f"However, you requested {len(prompt) + max_new_tokens} tokens "
+                f"({len(prompt)} in the prompt, {max_new_tokens} in the completion)."
             )
 
 

@@ -23,7 +23,7 @@ from engine.suite import Prompt, counted, distinct_4gram
 from engine.tokenizer import Tokenizer
 
 _WARM_TOKENS = 24
-_STEP_REPEATS = 9
+_STEP_REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True)

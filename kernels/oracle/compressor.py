@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def pool(values: Tensor, gates: Tensor) -> Tensor:
-    """Softmax of `gates` over the slots, per channel, applied to `values` [..., slots, d]: [..., d]."""
+    """Softmax of `gates` over the slots, per channel, times `values` [..., slots, d]: [..., d]."""
     return (torch.softmax(gates.float(), -2) * values.float()).sum(-2)
 
 

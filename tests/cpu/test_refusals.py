@@ -359,10 +359,7 @@ def test_loaded_weights_do_not_follow_the_file(tmp_path: Path, disk: Disk) -> No
     before = list(engine.generate([5, 6, 7], max_new_tokens=12))
     size = path.stat().st_size
     with path.open("r+b") as stream:
-        stream.seek(size // 2)
-        stream.write(b"\xff" * (size - size // 2))
-        stream.seek(size // 3)
-        stream.write(b"\x3f" * (size // 6))
+        stream.write(b"\x3f" * size)
     after = list(engine.generate([5, 6, 7], max_new_tokens=12))
     assert [c.tokens for c in after] == [c.tokens for c in before]
 
