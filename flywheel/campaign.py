@@ -63,7 +63,7 @@ class Settings:
         return cls(rule=Rule(**rule), **values)  # type: ignore[arg-type]
 
 
-QUICK = Settings(label="quick", budget=16)
+QUICK = Settings(label="quick", budget=16, anchor_blocks=2)
 FULL = Settings()
 
 

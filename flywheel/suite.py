@@ -9,7 +9,7 @@ from pathlib import Path
 from flywheel.errors import UsageError
 from flywheel.files import read_json
 
-QUICK_STRIDE = 2  # a quick ruler measures one prompt of every second category
+QUICK_STRIDE = 4  # a quick ruler measures one prompt of every fourth category
 DEFAULT_SUITE = "tiny-v1"
 
 
@@ -27,7 +27,7 @@ class Suite:
         return tuple(identity for identity, _ in self.prompts)
 
     def quick(self) -> tuple[str, ...]:
-        """The first prompt of every second category."""
+        """The first prompt of every fourth category."""
         first: dict[str, str] = {}
         for identity, category in self.prompts:
             first.setdefault(category, identity)
