@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.errors import CheckpointError
 from engine.formats import decode_fp8, decode_mxfp4
 from engine.geometry import Geometry
-from engine.weights import Weights, assemble
+from engine.weights import Weights, assemble, laid_out
 
 _INDEX = "model.safetensors.index.json"
 _CHUNK_BYTES = 1 << 22
@@ -86,7 +86,7 @@ def load_weights(
         decoded[name] = tensor
         if progress is not None:
             progress(len(decoded), total)
-    return assemble(decoded, geometry)
+    return laid_out(assemble(decoded, geometry))
 
 
 def _stays_float32(name: str) -> bool:

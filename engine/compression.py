@@ -13,24 +13,25 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from engine.geometry import Geometry
+from engine.norm import normalise
 from engine.numerics import Numerics
+from engine.ring import read_ring, write_ring
 from engine.state import Pool
-from engine.step import Step
-from engine.weights import AttentionWeights, CompressorWeights
-from kernels.oracle import compressor, indexer
-from kernels.oracle.norm import rms_norm
+from engine.step import Step, bias
+from engine.weights import AttentionWeights, CompressorWeights, IndexerWeights, by_column
+from kernels.oracle import compressor
 
 
 class Compressed(NamedTuple):
-    """Compressed keys of a step: shared [k, d] or a set a query [rows, k, d], and the mask."""
+    """Compressed keys of a step: shared [k, d] or a set a query [rows, k, d], and their bias."""
 
     rows: Tensor
-    mask: Tensor  # [rows, 1, k]
+    bias: Tensor  # [rows, 1, k], added to scores
 
     def of(self, queries: slice) -> Compressed:
         """The keys of some of the queries."""
         rows = self.rows[queries] if self.rows.dim() == 3 else self.rows
-        return Compressed(rows, self.mask[queries])
+        return Compressed(rows, self.bias[queries])
 
 
 class Compression:
@@ -39,6 +40,8 @@ class Compression:
     def __init__(self, geometry: Geometry, numerics: Numerics) -> None:
         self._g = geometry
         self._numerics = numerics
+        self._joined: dict[int, Tensor] = {}  # wkv over wgate, by compressor
+        self._index_scale = torch.tensor((geometry.index_head_dim * geometry.index_n_heads) ** -0.5)
 
     def __call__(
         self, x: Tensor, latent: Tensor, w: AttentionWeights, layer: int, step: Step
@@ -50,42 +53,48 @@ class Compression:
         slot = pool.layers.index(layer)
         pooled = self._pool(x, w.compressor, pool, slot, step)
         if pooled is not None:
-            row = self._numerics.row(pooled, self._g.qk_rope_head_dim)
+            row = self._numerics.row_(pooled, self._g.qk_rope_head_dim)
             self._append(pool, slot, step, step.state.row_format.encode(row))
         if w.indexer is not None:
-            return self._indexed(x, latent, w, pool, slot, step)
+            return self._indexed(x, latent, w.indexer, pool, slot, step)
         size = pool.bucketed(step.last)
-        visible = (step.positions + 1) // ratio
-        seen = torch.arange(size, device=x.device) < visible[:, None]
+        seen = torch.arange(size, device=x.device) < step.windows(ratio)
         rows = step.state.row_format.decode(pool.rows[slot, :size])
-        return Compressed(rows, seen[:, None, :])
+        return Compressed(rows, bias(seen)[:, None, :])
 
     def _pool(
         self, x: Tensor, w: CompressorWeights, pool: Pool, slot: int, step: Step
     ) -> Tensor | None:
         """Take in the step's rows; return pooled, rotated rows of the windows they complete."""
-        ratio, count = pool.ratio, step.count
-        values = linear(x, w.wkv)[:count].float()
-        gates = linear(x, w.wgate)[:count].float() + w.ape[step.positions[:count] % ratio]
+        ratio, count, ring = pool.ratio, step.count, pool.inputs[slot]
+        inputs = linear(x, self._join(w))[:count].float()
         first, stop = step.start // ratio, (step.start + count) // ratio
         pooled = None
         if stop > first:
-            held = torch.arange((first - pool.overlapping) * ratio, step.start, device=x.device)
-            past = held % pool.ring
-            used = stop * ratio - step.start
-            v = torch.cat((pool.values[slot, past], values[:used])).unflatten(0, (-1, ratio))
-            g = torch.cat((pool.gates[slot, past], gates[:used])).unflatten(0, (-1, ratio))
-            if pool.overlapping:
-                if first == 0:
-                    g = torch.cat((torch.full_like(g[:1], float("-inf")), g[1:]))
-                v, g = compressor.overlap(v), compressor.overlap(g)
-            row = rms_norm(compressor.pool(v, g), w.norm, self._g.rms_norm_eps)
-            pooled = step.all_compressed.strided(first * ratio, stop * ratio, ratio).turn(row)
+            held = read_ring(ring, (first - pool.overlapping) * ratio, step.start)
+            whole = torch.cat((held, inputs[: stop * ratio - step.start]))
+            pooled = self._pooled(whole.unflatten(0, (-1, ratio)), w, pool, first)
+            turn = step.all_compressed.of(slice(first * ratio, stop * ratio, ratio))
+            pooled = turn.turn_(pooled[:, None]).squeeze(1)
         tail = min(count, pool.ring)
-        slots = step.positions[count - tail : count] % pool.ring
-        pool.values[slot].index_copy_(0, slots, values[-tail:])
-        pool.gates[slot].index_copy_(0, slots, gates[-tail:])
+        write_ring(ring, step.start + count - tail, inputs[count - tail :])
         return pooled
+
+    def _pooled(self, inputs: Tensor, w: CompressorWeights, pool: Pool, first: int) -> Tensor:
+        """Normalised rows of the whole windows `inputs` [windows, ratio, 2 width]."""
+        values, gates = inputs.chunk(2, -1)
+        gates = gates + w.ape
+        if pool.overlapping:
+            if first == 0:
+                gates[:1] = -torch.inf
+            values, gates = compressor.overlap(values), compressor.overlap(gates)
+        return normalise(compressor.pool(values, gates), w.norm, self._g.rms_norm_eps)
+
+    def _join(self, w: CompressorWeights) -> Tensor:
+        found = self._joined.get(id(w))
+        if found is None:
+            found = self._joined[id(w)] = by_column(torch.cat((w.wkv, w.wgate)))
+        return found
 
     @staticmethod
     def _append(pool: Pool, slot: int, step: Step, rows: Tensor) -> None:
@@ -93,26 +102,38 @@ class Compression:
         pool.rows[slot, first : first + rows.shape[0]] = rows
 
     def _indexed(
-        self, x: Tensor, latent: Tensor, w: AttentionWeights, pool: Pool, slot: int, step: Step
+        self, x: Tensor, latent: Tensor, w: IndexerWeights, pool: Pool, slot: int, step: Step
     ) -> Compressed:
         """The rows that the indexer selects, one set a query."""
-        assert w.indexer is not None
-        g = self._g
         keys = step.state.pools["keys.4"]
-        pooled = self._pool(x, w.indexer.compressor, keys, slot, step)
+        pooled = self._pool(x, w.compressor, keys, slot, step)
         if pooled is not None:
             self._append(keys, slot, step, self._numerics.index(pooled))
-        visible = ((step.positions + 1) // pool.ratio)[:, None]
-        if (step.start + step.rows) // pool.ratio <= g.index_topk:
-            chosen = torch.arange(g.index_topk, device=x.device).expand(step.rows, -1)
-            seen = chosen < visible
-        else:
-            q = self._numerics.product(latent, w.indexer.wq_b)
-            q = step.compressed.turn(q.unflatten(-1, (-1, g.index_head_dim)))
-            scale = (g.index_head_dim * g.index_n_heads) ** -0.5
-            weights = linear(x, w.indexer.weights_proj) * scale
-            size = keys.bucketed(step.last)
-            score = indexer.scores(self._numerics.index(q), keys.rows[slot, :size], weights)
-            chosen, seen = indexer.select(score, visible, g.index_topk)
+        visible = step.windows(pool.ratio)
+        if (step.start + step.rows) // pool.ratio <= self._g.index_topk:
+            count = min(self._g.index_topk, pool.rows.shape[1])
+            seen = torch.arange(count, device=x.device) < visible
+            rows = step.state.row_format.decode(pool.rows[slot, :count])
+            return Compressed(rows.expand(step.rows, -1, -1), bias(seen)[:, None, :])
+        chosen = self._select(self._score(x, latent, w, keys, slot, step), visible)
         rows = pool.rows[slot].index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
-        return Compressed(step.state.row_format.decode(rows), seen[:, None, :])
+        return Compressed(step.state.row_format.decode(rows), bias(chosen < visible)[:, None, :])
+
+    def _score(
+        self, x: Tensor, latent: Tensor, w: IndexerWeights, keys: Pool, slot: int, step: Step
+    ) -> Tensor:
+        """Scores [rows, windows] of `kernels.oracle.indexer`."""
+        queries = self._numerics.product(latent, w.wq_b)
+        queries = queries.unflatten(-1, (-1, self._g.index_head_dim))
+        queries = self._numerics.index(step.compressed.turn_(queries)).float()
+        weights = linear(x, w.weights_proj) * self._index_scale
+        rows = keys.rows[slot, : keys.bucketed(step.last)]
+        dots = (queries.flatten(0, 1) @ rows.t()).relu_().unflatten(0, (-1, queries.shape[1]))
+        return torch.bmm(weights.float()[:, None], dots).squeeze(1)
+
+    def _select(self, score: Tensor, visible: Tensor) -> Tensor:
+        """The best visible rows [rows, k] of a query, in ascending order (oracle `select`)."""
+        unseen = torch.arange(score.shape[1], device=score.device) >= visible
+        count = min(self._g.index_topk, score.shape[1])
+        chosen = score.masked_fill_(unseen, -torch.inf).topk(count, -1, sorted=False).indices
+        return chosen.sort(-1).values

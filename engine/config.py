@@ -18,7 +18,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cache_format": ("float32", "packed"),
     "moe": ("loop", "fused", "dense"),
     "attention": ("split", "joined"),
-    "hyper": ("loop", "matrix"),
+    "hyper": ("host", "loop", "matrix"),
     "markov": ("step", "table"),
     "compile": ("off", "blocks"),
     "verify_rows": ("together", "apart"),
@@ -46,12 +46,12 @@ class EngineConfig:
     confidence_threshold: float = 0.4  # "confidence": stop when the survival product falls below
     threads: int = 0  # intra-op threads; 0 takes every core
     prefill_chunk: int = 64  # prompt tokens a forward
-    row_tile: int = 8  # rows of every decode and verify step, padded; at least draft_width + 1
+    row_tile: int = 4  # rows that a shorter step is padded to, so that products keep their order
     verify_rows: str = "together"  # the rows of a verify step in one forward, or one by one
     cache_format: str = "float32"  # storage of window and compressed rows
     moe: str = "loop"  # how routed experts are evaluated
     attention: str = "split"  # window and compressed keys apart or gathered into one
-    hyper: str = "loop"  # how the Sinkhorn iterations are written
+    hyper: str = "host"  # how the mixing weights of the residual streams are computed
     markov: str = "step"  # draft bias by one product a token, or from a table made at load
     compile: str = "off"  # compile each block's arithmetic; its experts are then dense
     numerics: str = "cache"  # exact | cache | reference roundings
@@ -82,10 +82,10 @@ class EngineConfig:
                 f"draft_width {self.draft_width} exceeds the head's trained block of "
                 f"{geometry.dspark_block_size}; ask for at most that."
             )
-        if self.draft_width + 1 > self.row_tile:
+        if self.draft_width + 1 > RANGES["row_tile"][1]:
             raise ConfigError(
-                f"row_tile {self.row_tile} holds a verify step of at most {self.row_tile} rows; "
-                f"draft_width {self.draft_width} needs {self.draft_width + 1}."
+                f"draft_width {self.draft_width} needs a verify step of {self.draft_width + 1} "
+                f"rows; one has at most {RANGES['row_tile'][1]:g}."
             )
         if self.context > geometry.max_position_embeddings:
             raise ConfigError(
@@ -112,6 +112,7 @@ class EngineConfig:
             threads=self.threads or cores,
             context=self.context or geometry.max_position_embeddings,
             moe="dense" if self.compile == "blocks" else self.moe,
+            hyper="loop" if self.compile == "blocks" and self.hyper == "host" else self.hyper,
         )
 
     def canonical(self) -> dict[str, Any]:

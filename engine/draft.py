@@ -14,9 +14,11 @@ from torch.nn.functional import embedding, linear
 
 from engine.errors import ConfigError
 from engine.model import Attended, Backbone
-from engine.state import TILE, State
-from engine.weights import BlockWeights
-from kernels.oracle.norm import rms_norm
+from engine.norm import normalise
+from engine.ring import write_ring
+from engine.state import State
+from engine.step import bias, padded
+from engine.weights import BlockWeights, by_column
 
 _TABLE_LIMIT_BYTES = 256 << 20
 
@@ -39,7 +41,9 @@ class DraftHead:
     def __init__(self, backbone: Backbone) -> None:
         self._b = backbone
         self._g = backbone.geometry
-        self._w = backbone.weights.draft
+        self._w = w = backbone.weights.draft
+        self._wkv = by_column(torch.cat([stage.attention.wkv for stage in w.stages]))
+        self._kv_norms = torch.stack([stage.attention.kv_norm for stage in w.stages])
         self._table = self._markov_table() if backbone.config.markov == "table" else None
 
     def _markov_table(self) -> Tensor:
@@ -59,31 +63,21 @@ class DraftHead:
         kept = min(count, window)
         first = start + count - kept
         rows = self._context_rows(taps[count - kept :], first)
-        slots = torch.arange(first, first + kept, device=taps.device) % window
-        state.draft.index_copy_(1, slots, state.row_format.encode(rows))
+        write_ring(state.draft, first, state.row_format.encode(rows), axis=1)
         state.draft_length = start + count
 
     def _context_rows(self, taps: Tensor, first: int) -> Tensor:
         """[stages, t, head_dim]; short inputs are padded, so bits depend on the row alone."""
         count = taps.shape[0]
-        padded = taps
-        if count < TILE:
-            padded = torch.cat((taps, taps.new_zeros(TILE - count, taps.shape[1])))
+        missing = max(0, padded(count, self._b.config.row_tile) - count)
+        if missing:
+            taps = torch.cat((taps, taps.new_zeros(missing, taps.shape[1])))
         numerics, eps = self._b.numerics, self._g.rms_norm_eps
-        main = rms_norm(numerics.product(padded, self._w.main_proj), self._w.main_norm, eps)
-        rotation = self._b.rotations.plain.at(first, padded.shape[0])
-        rows = [
-            numerics.row(
-                rotation.turn(
-                    rms_norm(
-                        numerics.product(main, stage.attention.wkv), stage.attention.kv_norm, eps
-                    )
-                ),
-                self._g.qk_rope_head_dim,
-            )[:count]
-            for stage in self._w.stages
-        ]
-        return torch.stack(rows)
+        main = normalise(numerics.product(taps, self._w.main_proj), self._w.main_norm, eps)
+        rows = numerics.product(main, self._wkv).unflatten(-1, self._kv_norms.shape)
+        rotation = self._b.tables.plain.at(first, taps.shape[0])
+        rows = rotation.turn_(normalise(rows, self._kv_norms, eps))
+        return numerics.row_(rows, self._g.qk_rope_head_dim)[:count].transpose(0, 1)
 
     # ---------------------------------------------------------------- block
 
@@ -96,7 +90,7 @@ class DraftHead:
         ids = torch.full((g.dspark_block_size,), g.dspark_noise_token_id)
         ids[0] = anchor
         hidden = self._hidden(state, ids, position)[:width]
-        normed = rms_norm(hidden, self._w.norm, g.rms_norm_eps)
+        normed = normalise(hidden, self._w.norm, g.rms_norm_eps)
         scores = linear(normed, self._b.weights.head).float()
         tokens, previous = [], []
         token = anchor
@@ -118,11 +112,11 @@ class DraftHead:
         b = self._b
         streams = b.residual.start(embedding(ids, b.weights.embed))
         window = state.draft.shape[1]
-        filled = torch.arange(window) < state.draft_length
-        mask = torch.cat((filled, filled.new_ones(ids.numel())))[None, None, :]
+        seen = torch.arange(window + ids.numel())
+        seen = bias((seen < state.draft_length) | (seen >= window)).expand(ids.numel(), 1, -1)
         for s, stage in enumerate(self._w.stages):
             context = state.row_format.decode(state.draft[s])
-            streams = self._stage(streams, stage, context, mask, position, ids)
+            streams = self._stage(streams, stage, context, seen, position, ids)
         return b.residual.collapse(streams, self._w.hc_head)
 
     def _stage(
@@ -130,15 +124,15 @@ class DraftHead:
         streams: Tensor,
         w: BlockWeights,
         context: Tensor,
-        mask: Tensor,
+        seen: Tensor,
         position: int,
         ids: Tensor,
     ) -> Tensor:
         b = self._b
-        rotation = b.rotations.plain.at(position, ids.numel())
+        rotation = b.tables.plain.at(position, ids.numel())
         entry, projected = b.open(streams, w, rotation)
         rows = torch.cat((context, projected.row.float()))
-        attended = Attended(projected.queries, rows, mask, None)
+        attended = Attended(projected.queries, rows, seen, None)
         return b.close(streams, entry, attended, w, rotation, ids, ids.numel())
 
     def _bias(self, token: int) -> Tensor:

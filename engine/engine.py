@@ -6,6 +6,7 @@ only: text, prompts and protocols are other modules' business.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -23,7 +24,7 @@ from engine.geometry import Geometry
 from engine.model import Backbone
 from engine.sampling import Sampler, Sampling
 from engine.state import State
-from engine.step import Rotations
+from engine.step import Tables
 from engine.verify import accepted, offered
 from engine.weights import Weights
 
@@ -58,7 +59,7 @@ class Engine:
         self.geometry = geometry
         self.weights = weights
         self.cores = cores
-        self._rotations: dict[int, Rotations] = {}
+        self._tables: dict[int, Tables] = {}
         self._ready: dict[str, tuple[Backbone, DraftHead | None]] = {}
         self.reconfigure(config)
 
@@ -98,14 +99,14 @@ class Engine:
         torch.set_num_threads(self.config.threads)
 
     def _prepare(self, config: EngineConfig) -> tuple[Backbone, DraftHead | None]:
-        rotations = self._rotations.get(config.context)
-        if rotations is None:
-            rotations = Rotations.build(self.geometry, config.context, "cpu")
-            self._rotations[config.context] = rotations
-        backbone = Backbone(self.geometry, self.weights, config, rotations)
+        tables = self._tables.get(config.context)
+        if tables is None:
+            tables = Tables.build(self.geometry, config.context, "cpu")
+            self._tables[config.context] = tables
+        backbone = Backbone(self.geometry, self.weights, config, tables)
         if config.verify_rows == "together" and not rows_are_independent(backbone):
             apart = replace(config, verify_rows="apart")
-            backbone = Backbone(self.geometry, self.weights, apart, rotations)
+            backbone = Backbone(self.geometry, self.weights, apart, tables)
         return backbone, DraftHead(backbone) if config.draft_width else None
 
     # ---------------------------------------------------------------- generation
@@ -257,26 +258,31 @@ def _verify_apart(
 
 
 def rows_are_independent(backbone: Backbone) -> bool:
-    """Whether this machine's products give a row the same bits alone and among others."""
+    """Whether this machine's products give a row the same bits alone and among others.
+
+    A lone row is padded to the row tile; the others come in every number that a round may verify.
+    """
     state = State(backbone.geometry, backbone.config)
-    tile = backbone.config.row_tile
-    ids = (torch.arange(5 + tile) * 37 + 11) % backbone.geometry.vocab_size
+    most = max(backbone.config.row_tile, backbone.config.draft_width + 1)
+    ids = (torch.arange(5 + most) * 37 + 11) % backbone.geometry.vocab_size
     with torch.inference_mode():
         backbone.forward(ids[:5], state)
         state.commit(5)
-        together = backbone.logits(backbone.forward(ids[5:], state))
-        state.rollback()
-        for row in range(tile):
+        together = []
+        for count in range(2, most + 1):
+            together.append(backbone.logits(backbone.forward(ids[5 : 5 + count], state)))
+            state.rollback()
+        for row in range(most):
             alone = backbone.logits(backbone.forward(ids[5 + row : 6 + row], state))
             state.commit(1)
-            if not torch.equal(alone[0], together[row]):
+            if not all(torch.equal(alone[0], t[row]) for t in together if row < t.shape[0]):
                 return False
     return True
 
 
 def finite(logits: Tensor) -> Tensor:
     """`logits`, or NumericsError when any is not finite."""
-    if not torch.isfinite(logits).all():
+    if not math.isfinite(logits.sum()):
         raise NumericsError(
             "The model produced logits that are not finite; the checkpoint is suspect."
         )

@@ -7,16 +7,27 @@ dense  every expert at once, as batched products; the only one without a host's 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from engine.config import EngineConfig
 from engine.geometry import Geometry
 from engine.numerics import Numerics
 from engine.state import TILE
-from engine.weights import MoeWeights
+from engine.weights import MoeWeights, by_column
 from kernels.oracle import moe
+
+_VECTORS = 16  # numbers that vectorised loops take at once
+
+
+class Matrices(NamedTuple):
+    """The experts of a layer as lists, the shared one last; `entering` reads the input."""
+
+    entering: list[tuple[Tensor, ...]]  # gate and up matrices, apart or joined
+    leaving: list[Tensor]
 
 
 class Experts:
@@ -26,7 +37,9 @@ class Experts:
         self._g = geometry
         self._numerics = numerics
         self._kind = config.moe
-        self._pairs: dict[int, Tensor] = {}  # gate and up matrices joined, by layer's storage
+        self._matrices: dict[int, Matrices] = {}
+        self._routers: dict[int, Tensor] = {}
+        self._scale = torch.tensor(geometry.routed_scaling_factor)
 
     def __call__(self, x: Tensor, w: MoeWeights, given: Tensor | None, count: int) -> Tensor:
         """`x` [rows, hidden], of which the first `count` are real.
@@ -34,62 +47,87 @@ class Experts:
         `given` [rows, k] names the experts of a hash-routed layer; elsewhere the router chooses.
         """
         chosen, spread = self.route(x, w, given)
-        shared = self._shared(x, w)
+        entering = self._numerics.activation(x)
         if self._kind == "dense":
-            return shared + self._dense(x, spread, w)
-        total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        matrices = self._matrices(w)
-        for expert in chosen[:count].unique().tolist():
-            share = spread[:, expert : expert + 1]
-            if x.shape[0] > TILE:  # prefill: only the rows that chose it
-                rows = share[:, 0].nonzero().squeeze(-1)
-                part = self._expert(x[rows], share[rows], *(m[expert] for m in matrices))
-                total.index_add_(0, rows, part.float())
-            else:
-                total += self._expert(x, share, *(m[expert] for m in matrices))
-        return shared + total.to(x.dtype)
+            return self._shared(entering, w).to(x.dtype) + self._dense(entering, spread, w)
+        active = sorted({expert for row in chosen[:count].tolist() for expert in row})
+        if x.shape[0] > TILE:
+            return self._long(entering, spread, active, w).to(x.dtype)
+        shares = spread.t()[active, :, None]
+        return self._short(entering, shares, active, w).to(x.dtype)
 
     def route(self, x: Tensor, w: MoeWeights, given: Tensor | None) -> tuple[Tensor, Tensor]:
         """Chosen experts [rows, k], `given` or picked, and weights of all [rows, experts]."""
-        g = self._g
-        scores = moe.affinity(linear(x.float(), w.gate.float()))
+        experts = self._g.n_routed_experts
+        scores = moe.affinity(linear(x.float(), self._router(w)))[:, :experts].contiguous()
         if given is None:
             assert w.bias is not None
-            given = moe.choose(scores, w.bias, g.num_experts_per_tok)
-        weights = moe.route(scores, given, g.routed_scaling_factor)
-        return given, moe.spread(given, weights, g.n_routed_experts)
+            given = moe.choose(scores, w.bias, self._g.num_experts_per_tok)
+        picked = scores.gather(-1, given)
+        weights = picked.div_(picked.sum(-1, keepdim=True)).mul_(self._scale)
+        return given, torch.zeros_like(scores).scatter_add_(-1, given, weights)
+
+    def _router(self, w: MoeWeights) -> Tensor:
+        """The router's matrix in float32, padded so that a row of scores fills whole vectors.
+
+        A vectorised function ends in a scalar remainder, whose bits may differ.
+        """
+        found = self._routers.get(id(w))
+        if found is None:
+            missing = -w.gate.shape[0] % _VECTORS
+            found = self._routers[id(w)] = by_column(pad(w.gate.float(), (0, 0, 0, missing)))
+        return found
+
+    def _short(self, x: Tensor, shares: Tensor, active: list[int], w: MoeWeights) -> Tensor:
+        """Every active expert on every row, then the shared one; one SwiGLU for all."""
+        entering, leaving = self._lists(w)
+        every = [*active, -1]
+        width = self._g.moe_intermediate_size * 2 // len(entering[-1])
+        wide = x.new_empty(len(entering[-1]), len(every), x.shape[0], width)
+        for place, expert in zip(wide.unbind(1), every, strict=True):
+            for out, matrix in zip(place, entering[expert], strict=True):
+                torch.mm(x, matrix.t(), out=out)
+        gate, up = wide.unbind(0) if wide.shape[0] == 2 else wide[0].chunk(2, -1)
+        hidden = moe.swiglu(gate, up, self._g.swiglu_limit)
+        hidden[:-1] *= shares
+        parts = self._numerics.activation(hidden.to(x.dtype)).unbind(0)
+        total = linear(parts[-1], leaving[-1]).float()
+        for part, expert in zip(parts, active, strict=False):
+            total += linear(part, leaving[expert])
+        return total
+
+    def _long(self, x: Tensor, spread: Tensor, active: list[int], w: MoeWeights) -> Tensor:
+        """Prefill: each expert on the rows that chose it."""
+        total = self._shared(x, w).float()
+        for expert in active:
+            share = spread[:, expert : expert + 1]
+            rows = share[:, 0].nonzero().squeeze(-1)
+            gate, up = linear(x[rows], w.w1[expert]), linear(x[rows], w.w3[expert])
+            hidden = moe.swiglu(gate, up, self._g.swiglu_limit) * share[rows]
+            part = self._numerics.product(hidden.to(x.dtype), w.w2[expert])
+            total.index_add_(0, rows, part.float())
+        return total
 
     def _shared(self, x: Tensor, w: MoeWeights) -> Tensor:
-        entering = self._numerics.activation(x)
-        gate, up = linear(entering, w.shared_w1), linear(entering, w.shared_w3)
+        gate, up = linear(x, w.shared_w1), linear(x, w.shared_w3)
         hidden = moe.swiglu(gate, up, self._g.swiglu_limit)
         return self._numerics.product(hidden.to(x.dtype), w.shared_w2)
 
-    def _expert(
-        self, x: Tensor, share: Tensor, w1: Tensor, w2: Tensor, w3: Tensor | None = None
-    ) -> Tensor:
-        """One expert's part of every row; without `w3`, `w1` holds gate and up joined."""
-        entering = self._numerics.activation(x)
-        if w3 is None:
-            gate, up = linear(entering, w1).chunk(2, -1)
-        else:
-            gate, up = linear(entering, w1), linear(entering, w3)
-        hidden = moe.swiglu(gate, up, self._g.swiglu_limit) * share
-        return self._numerics.product(hidden.to(x.dtype), w2)
-
     def _dense(self, x: Tensor, spread: Tensor, w: MoeWeights) -> Tensor:
-        wide = self._numerics.activation(x).expand(w.w1.shape[0], -1, -1)
+        wide = x.expand(w.w1.shape[0], -1, -1)
         gate = torch.bmm(wide, w.w1.transpose(1, 2))
         up = torch.bmm(wide, w.w3.transpose(1, 2))
         hidden = moe.swiglu(gate, up, self._g.swiglu_limit) * spread.t()[..., None]
         hidden = self._numerics.activation(hidden.to(x.dtype))
         return torch.bmm(hidden, w.w2.transpose(1, 2)).float().sum(0).to(x.dtype)
 
-    def _matrices(self, w: MoeWeights) -> tuple[Tensor, ...]:
-        """The stacked matrices of all experts, in the order that `_expert` takes them."""
-        if self._kind == "loop":
-            return w.w1, w.w2, w.w3
-        key = w.w1.data_ptr()
-        if key not in self._pairs:
-            self._pairs[key] = torch.cat((w.w1, w.w3), 1)
-        return self._pairs[key], w.w2
+    def _lists(self, w: MoeWeights) -> Matrices:
+        found = self._matrices.get(id(w))
+        if found is None:
+            gates = [*w.w1.unbind(0), w.shared_w1]
+            ups = [*w.w3.unbind(0), w.shared_w3]
+            pairs: list[tuple[Tensor, ...]] = list(zip(gates, ups, strict=True))
+            if self._kind == "fused":
+                pairs = [(by_column(torch.cat(pair)),) for pair in pairs]
+            found = self._matrices[id(w)] = Matrices(pairs, [*w.w2.unbind(0), w.shared_w2])
+        return found

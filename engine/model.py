@@ -18,13 +18,13 @@ from engine.compression import Compressed
 from engine.config import EngineConfig
 from engine.experts import Experts
 from engine.geometry import Geometry
+from engine.norm import normalise
 from engine.numerics import Numerics
 from engine.piece import Piece
 from engine.residual import Entry, Residual
 from engine.state import TILE, State
-from engine.step import Rotation, Rotations, Step
+from engine.step import Rotation, Step, Tables
 from engine.weights import BlockWeights, Weights
-from kernels.oracle.norm import rms_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Attended(NamedTuple):
 
     queries: Tensor
     window: Tensor
-    mask: Tensor
+    bias: Tensor  # [rows, 1, keys], added to scores
     extra: Compressed | None
 
 
@@ -49,12 +49,12 @@ class Backbone:
     """Weights, configuration and the operations that it chose."""
 
     def __init__(
-        self, geometry: Geometry, weights: Weights, config: EngineConfig, rotations: Rotations
+        self, geometry: Geometry, weights: Weights, config: EngineConfig, tables: Tables
     ) -> None:
         self.geometry = geometry
         self.weights = weights
         self.config = config
-        self.rotations = rotations
+        self.tables = tables
         self.numerics = Numerics.named(config.numerics)
         self.residual = Residual(geometry, config)
         self.attention = Attention(geometry, self.numerics, config)
@@ -66,7 +66,7 @@ class Backbone:
 
     def forward(self, ids: Tensor, state: State) -> Forward:
         """Run the token `ids` [t] after the state's committed ones; the step stays open."""
-        step = Step.open(self.geometry, self.rotations, state, ids, row_tile=self.config.row_tile)
+        step = Step.open(self.geometry, self.tables, state, ids, row_tile=self.config.row_tile)
         streams = self.residual.start(embedding(step.ids, self.weights.embed))
         wanted = self.geometry.dspark_target_layer_ids
         taps: dict[int, Tensor] = {}
@@ -81,7 +81,7 @@ class Backbone:
         rotation = step.compressed if w.ratio else step.plain
         entry, projected = self._open(streams, w, rotation)
         window, extra = self.attention.gather(entry.x, projected, w.attention, layer, step)
-        attended = Attended(projected.queries, window, step.window_mask, extra)
+        attended = Attended(projected.queries, window, step.window_bias, extra)
         return self.close(streams, entry, attended, w, rotation, step.ids, step.count)
 
     def open(self, streams: Tensor, w: BlockWeights, rotation: Rotation) -> tuple[Entry, Projected]:
@@ -136,4 +136,4 @@ class Backbone:
     def _head_scores(self, streams: Tensor) -> Tensor:
         w = self.weights
         hidden = self.residual.collapse(streams, w.hc_head)
-        return linear(rms_norm(hidden, w.norm, self.geometry.rms_norm_eps), w.head).float()
+        return linear(normalise(hidden, w.norm, self.geometry.rms_norm_eps), w.head).float()

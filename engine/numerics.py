@@ -8,16 +8,18 @@ reference  cache, and E4M3 in groups of 128 on activations that enter a quantise
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from kernels.oracle.rounding import fp4_round, fp8_round, hadamard
+from kernels.oracle.rounding import E4M3_MAX, fp4_round, fp8_round, hadamard
 
 ROW_GROUP = 64
 _ACTIVATION_GROUP = 128
+_FLOOR = 1e-4  # of a group's largest magnitude
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,23 @@ class Numerics:
         """`x` as it enters a quantised product."""
         return fp8_round(x, _ACTIVATION_GROUP) if self.rounds_activations else x
 
-    def row(self, row: Tensor, rotary_dim: int) -> Tensor:
-        """A key/value row [..., d] as it is stored."""
-        if not self.rounds_cache:
-            return row
-        head, tail = row[..., :-rotary_dim], row[..., -rotary_dim:]
-        return torch.cat((fp8_round(head, ROW_GROUP), tail), -1)
+    def row_(self, row: Tensor, rotary_dim: int) -> Tensor:
+        """Turn key/value rows [..., d] in place into what is stored: `rounding.cache_round`."""
+        if self.rounds_cache:
+            head = row[..., :-rotary_dim].unflatten(-1, (-1, ROW_GROUP))
+            floor, limit = _bounds()
+            largest = torch.linalg.vector_norm(head, torch.inf, -1, keepdim=True)
+            scale = largest.float().clamp_min_(floor).div_(limit).log2_().ceil_().exp2_()
+            head.copy_((head / scale).to(torch.float8_e4m3fn))
+            head.mul_(scale)
+        return row
 
     def index(self, x: Tensor) -> Tensor:
         """An indexer query or key [..., d]; unrounded, the rotation would change nothing."""
         return fp4_round(hadamard(x)) if self.rounds_cache else x
+
+
+@functools.cache
+def _bounds() -> tuple[Tensor, Tensor]:
+    """Tensors, since a Python number would be converted at every use."""
+    return torch.tensor(_FLOOR), torch.tensor(E4M3_MAX)

@@ -20,6 +20,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.geometry import Geometry
+from engine.ring import read_ring, write_ring
 from engine.rows import RowFormat
 
 TILE = 8  # rows that one step may write and still take back
@@ -31,24 +32,24 @@ PLAIN_BUCKET = 64
 class Pool:
     """Compressed rows of the layers that share a ratio, with the raw inputs not yet pooled.
 
-    `values`, `gates` [layers, ring, width] are rings by position; `rows` [layers, capacity, ...]
-    are addressed by window. `overlapping` windows also pool half of their predecessor.
+    `inputs` [layers, ring, 2 width], values and gates side by side, is a ring by position; `rows`
+    [layers, capacity, ...] are addressed by window. `overlapping` windows also pool half of their
+    predecessor.
     """
 
     ratio: int
     overlapping: bool
     layers: tuple[int, ...]
-    values: Tensor
-    gates: Tensor
+    inputs: Tensor
     rows: Tensor
     bucket: int
 
     @property
     def ring(self) -> int:
-        return self.values.shape[1]
+        return self.inputs.shape[1]
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"values": self.values, "gates": self.gates, "rows": self.rows}
+        return {"inputs": self.inputs, "rows": self.rows}
 
     def bucketed(self, position: int) -> int:
         """Rows to read for a query at `position`: the visible ones, rounded up to whole buckets."""
@@ -60,7 +61,7 @@ class Pool:
 class _Undo:
     start: int
     count: int
-    saved: tuple[tuple[Tensor, Tensor, Tensor, int], ...]  # (buffer, slots, old content, stride)
+    saved: tuple[tuple[Tensor, int, Tensor, int], ...]  # (buffer, first, old content, stride)
 
 
 class State:
@@ -108,8 +109,7 @@ class State:
             ratio=ratio,
             overlapping=overlapping,
             layers=layers,
-            values=torch.zeros(len(layers), ring, width, device=device),
-            gates=torch.zeros(len(layers), ring, width, device=device),
+            inputs=torch.zeros(len(layers), ring, 2 * width, device=device),
             rows=rows,
             bucket=bucket,
         )
@@ -146,10 +146,10 @@ class State:
             raise EngineError("No step is open.")
         if not 0 <= count <= undo.count or (undo.count > TILE and count != undo.count):
             raise EngineError(f"A step of {undo.count} rows cannot commit {count}.")
-        for buffer, slots, content, stride in undo.saved:
-            kept = count if stride == 1 else (undo.start + count) // stride - undo.start // stride
-            if kept < slots.numel():
-                buffer.index_copy_(1, slots[kept:], content[:, kept:])
+        for buffer, first, content, stride in undo.saved if count < undo.count else ():
+            kept = (undo.start + count) // stride - undo.start // stride
+            if kept < content.shape[1]:
+                write_ring(buffer, first + kept, content[:, kept:], axis=1)
         self.length = undo.start + count
         self._undo = None
 
@@ -157,19 +157,14 @@ class State:
         """Forget the open step."""
         self.commit(0)
 
-    def _overwritten(self, count: int) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+    def _overwritten(self, count: int) -> Iterator[tuple[Tensor, int, Tensor, int]]:
         start, stop = self.length, self.length + count
-        device = self.window.device
-        positions = torch.arange(start, stop, device=device)
-        slots = positions % self.window_ring
-        yield self.window, slots, self.window.index_select(1, slots), 1
+        yield self.window, start, read_ring(self.window, start, stop, axis=1), 1
         for pool in self.pools.values():
-            slots = positions % pool.ring
-            yield pool.values, slots, pool.values.index_select(1, slots), 1
-            yield pool.gates, slots, pool.gates.index_select(1, slots), 1
-            windows = torch.arange(start // pool.ratio, stop // pool.ratio, device=device)
-            if windows.numel():
-                yield pool.rows, windows, pool.rows.index_select(1, windows), pool.ratio
+            yield pool.inputs, start, read_ring(pool.inputs, start, stop, axis=1), 1
+            first, last = start // pool.ratio, stop // pool.ratio
+            if last > first:
+                yield pool.rows, first, pool.rows[:, first:last].clone(), pool.ratio
 
     # ---------------------------------------------------------------- copies and comparison
 

@@ -209,7 +209,7 @@ def test_a_snapshot_shares_nothing_with_its_original(
 
 
 @pytest.mark.parametrize(
-    "part", ["window", "draft", "rows.4.rows", "keys.4.gates", "rows.128.values"]
+    "part", ["window", "draft", "rows.4.rows", "keys.4.inputs", "rows.128.inputs"]
 )
 def test_one_changed_bit_is_found_and_named(undrafted: list[State], part: str) -> None:
     state = undrafted[40].snapshot()
