@@ -20,6 +20,15 @@ from engine.state import TILE
 from engine.weights import MoeWeights, by_column
 from kernels.oracle import moe
 
+_VECTORS = 16  # numbers that vectorised loops take at once
+
+
+class Matrices(NamedTuple):
+    """The experts of a layer as lists, the shared one last; `entering` reads the input."""
+
+    entering: list[tuple[Tensor, ...]]  # gate and up matrices, apart or joined
+    leaving: list[Tensor]
+
 
 _VECTORS = 16  # numbers that vectorised loops take at once
 

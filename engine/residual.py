@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from engine.config import EngineConfig
 from engine.geometry import Geometry
@@ -17,6 +17,7 @@ from engine.state import TILE
 from engine.weights import HyperWeights
 from kernels.oracle import hyper
 
+_VECTOR = 16  # numbers that a vectorised loop takes at once
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -69,12 +70,13 @@ class Residual:
     def collapse(self, streams: Tensor, w: HyperWeights) -> Tensor:
         """One vector a row [rows, hidden], before the final norm."""
         g = self._g
-        return hyper.collapse(streams, w.fn, w.base, w.scale, norm_eps=g.rms_norm_eps, eps=g.hc_eps)
+        raw = hyper.project(streams, w.fn, g.rms_norm_eps)
+        return hyper.read(streams, _sigmoid(raw * w.scale + w.base) + g.hc_eps)
 
     def _mix_in_tensors(self, streams: Tensor, w: HyperWeights) -> Mix:
         g, m = self._g, self._g.hc_mult
         raw = hyper.project(streams, w.fn, g.rms_norm_eps)
-        gates = torch.sigmoid(
+        gates = _sigmoid(
             raw[..., : 2 * m].unflatten(-1, (2, m)) * w.scale[:2, None]
             + w.base[: 2 * m].unflatten(0, (2, m))
         )
@@ -133,6 +135,12 @@ class _HostConstants(NamedTuple):
         )
 
 
+def _sigmoid(x: Tensor) -> Tensor:
+    """Sigmoid of a small `x`, padded to whole vectors: a scalar remainder may differ in bits."""
+    flat = x.flatten()
+    return torch.sigmoid(pad(flat, (0, -flat.numel() % _VECTOR)))[: flat.numel()].view_as(x)
+
+
 def _sinkhorn_by_products(logits: Tensor, iterations: int, eps: float) -> Tensor:
     """`hyper.sinkhorn` with every sum of a row or column as one small matrix product."""
     m = logits.shape[-1]
@@ -174,7 +182,7 @@ def _summing(m: int) -> tuple[Tensor, Tensor]:
 
 def _with_floor(matrix: Tensor, eps: float) -> Tensor:
     """`matrix` with one more row and column: a trailing 1 of its input adds `eps` to every sum."""
-    wide = torch.nn.functional.pad(matrix, (0, 1, 0, 1))
+    wide = pad(matrix, (0, 1, 0, 1))
     wide[-1, :-1] = eps
     wide[-1, -1] = 1.0
     return wide

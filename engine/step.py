@@ -149,7 +149,7 @@ class Step:
         *,
         row_tile: int,
     ) -> Step:
-        """Begin a step on `state` for the token `ids` [t]; few of them are padded to `row_tile` rows."""
+        """Begin a step on `state` for the token `ids` [t], a few of them padded to `row_tile`."""
         count = ids.numel()
         start = state.length
         rows = padded(count, row_tile) if count <= TILE else count

@@ -32,7 +32,7 @@ class Commits(Protocol):
 
     @property
     def finish(self) -> str | None:
-        """"stop" or "length" on the last commit."""
+        """ "stop" or "length" on the last commit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,6 @@ def test_impossible_fields_are_named(fields: dict[str, Any], words: str) -> None
         ({"draft_width": 6}, "draft_width 6 exceeds the head's trained block of 5"),
         ({"context": 4096}, "context 4096 exceeds the checkpoint's max_position_embeddings 2048"),
         ({"cache_format": "packed", "numerics": "exact"}, "numerics 'exact' forbids"),
-        ({"row_tile": 4, "draft_width": 4}, "row_tile 4 holds a verify step of at most 4 rows"),
         ({"numerics": "reference"}, "groups of 128, which the widths 64, 64, 64, 64"),
         ({"dtype": "bfloat16"}, "dtype bfloat16 needs a load of its own"),
     ],

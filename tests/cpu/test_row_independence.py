@@ -64,7 +64,7 @@ def company_changes(engine: Engine, start: int, stop: int) -> list[tuple[int, in
     found = []
     for first in range(start, stop):
         state = states[first - start]
-        tile = engine.config.row_tile
+        tile = max(engine.config.row_tile, engine.config.draft_width + 1)
         room = min(tile, stop - first, state.span())
         for width in {1 + first % tile, 1 + (first * 5 + 3) % tile, tile}:
             if width > room:
