@@ -46,12 +46,12 @@ class EngineConfig:
     confidence_threshold: float = 0.4  # "confidence": stop when the survival product falls below
     threads: int = 1  # intra-op threads; 0 takes every core
     prefill_chunk: int = 64  # prompt tokens a forward
-    row_tile: int = 4  # rows that a shorter step is padded to, so that products keep their order
+    row_tile: int = 8  # rows that a shorter step is padded to, so that products keep their order
     verify_rows: str = "together"  # the rows of a verify step in one forward, or one by one
     cache_format: str = "float32"  # storage of window and compressed rows
     moe: str = "loop"  # how routed experts are evaluated
     attention: str = "split"  # window and compressed keys apart or gathered into one
-    hyper: str = "host"  # how the mixing weights of the residual streams are computed
+    hyper: str = "loop"  # how the mixing weights of the residual streams are computed
     markov: str = "step"  # draft bias by one product a token, or from a table made at load
     compile: str = "off"  # compile each block's arithmetic; its experts are then dense
     numerics: str = "cache"  # exact | cache | reference roundings

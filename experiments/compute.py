@@ -85,5 +85,6 @@ LEVERS: tuple[Lever, ...] = (
         falsify="products and memory, not small operations, are what a step waits for",
         predicted_gain=0.25,
         family="compile",
+        slow=True,
     ),
 )

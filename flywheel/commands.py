@@ -62,6 +62,8 @@ def run(
     if not path.parent.is_dir():
         raise UsageError(f"the folder of the ledger, {path.parent}, does not exist.")
     levers = chosen(cli_levers.known(path), only)
+    if quick and not only:
+        levers = tuple(lever for lever in levers if not lever.slow)
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
     budget_s = QUICK_BUDGET_S if quick else None

@@ -41,7 +41,8 @@ class Lever:
 
     `change` holds exactly one field and its value (none for a null lever); gains are fractions of
     time saved (0.03 = 3 %). `hot` says that one load can hold both values. `ceiling` is an upper
-    bound on the gain, measured or derived, or None.
+    bound on the gain, measured or derived, or None. A `slow` lever needs minutes of building before
+    anything can be measured; quick campaigns leave it out.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Lever:
     family: str = "general"
     null: bool = False
     metric: str = "ms_per_token"
+    slow: bool = False
     identity: str = field(init=False)
 
     def __post_init__(self) -> None:
