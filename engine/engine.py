@@ -126,7 +126,8 @@ class Engine:
     ) -> Iterator[Commit]:
         """Commit tokens after `prompt` until EOS, a stop id or the limit; closing it cancels.
 
-        Without `speculative` the configuration's draft head rests: one token a round.
+        The configuration is that of the call, whatever the engine is switched to meanwhile. Without
+        `speculative` its draft head rests: one token a round.
 
         Raises PromptError for an empty or foreign prompt, ContextOverflow for one too long,
         NumericsError when the logits stop being finite.
@@ -135,36 +136,7 @@ class Engine:
         sampler = Sampler(sampling or Sampling())
         ends = {self.geometry.eos_token_id, *stop_ids}
         drafter = self.drafter if speculative else None
-        return self._generate(list(prompt), max_new_tokens, sampler, ends, drafter)
-
-    @torch.inference_mode()
-    def _generate(
-        self,
-        prompt: list[int],
-        limit: int,
-        sampler: Sampler,
-        ends: set[int],
-        drafter: DraftHead | None,
-    ) -> Iterator[Commit]:
-        backbone = self.backbone
-        state = State(self.geometry, self.config)
-        started = time.perf_counter_ns()
-        logits = prefill(backbone, drafter, state, prompt)
-        token = sampler.choose(finite(logits[-1:])[0], state.length)
-        done = _finish(token in ends, 1, limit)
-        yield Commit((token,), done, None, time.perf_counter_ns() - started)
-        produced = 1
-        while done is None:
-            started = time.perf_counter_ns()
-            room = min(limit - produced, self.config.context - state.length, state.span())
-            tokens, width, hits = speculate(backbone, drafter, state, sampler, token, room)
-            stop = next((i + 1 for i, t in enumerate(tokens) if t in ends), None)
-            tokens = tokens[: stop or len(tokens)]
-            produced += len(tokens)
-            token = tokens[-1]
-            done = _finish(stop is not None, produced, limit)
-            elapsed = time.perf_counter_ns() - started
-            yield Commit(tuple(tokens), done, Round(width, hits, elapsed))
+        return _rounds(self.backbone, drafter, list(prompt), max_new_tokens, sampler, ends)
 
     def _check_prompt(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         if not prompt:
@@ -183,6 +155,35 @@ class Engine:
                 f"However, you requested {len(prompt) + max_new_tokens} tokens "
                 f"({len(prompt)} in the prompt, {max_new_tokens} in the completion)."
             )
+
+
+@torch.inference_mode()
+def _rounds(
+    backbone: Backbone,
+    drafter: DraftHead | None,
+    prompt: list[int],
+    limit: int,
+    sampler: Sampler,
+    ends: set[int],
+) -> Iterator[Commit]:
+    state = State(backbone.geometry, backbone.config)
+    started = time.perf_counter_ns()
+    logits = prefill(backbone, drafter, state, prompt)
+    token = sampler.choose(finite(logits[-1:])[0], state.length)
+    done = _finish(token in ends, 1, limit)
+    yield Commit((token,), done, None, time.perf_counter_ns() - started)
+    produced = 1
+    while done is None:
+        started = time.perf_counter_ns()
+        room = min(limit - produced, backbone.config.context - state.length, state.span())
+        tokens, width, hits = speculate(backbone, drafter, state, sampler, token, room)
+        stop = next((i + 1 for i, t in enumerate(tokens) if t in ends), None)
+        tokens = tokens[: stop or len(tokens)]
+        produced += len(tokens)
+        token = tokens[-1]
+        done = _finish(stop is not None, produced, limit)
+        elapsed = time.perf_counter_ns() - started
+        yield Commit(tuple(tokens), done, Round(width, hits, elapsed))
 
 
 def prefill(

@@ -30,16 +30,6 @@ class Matrices(NamedTuple):
     leaving: list[Tensor]
 
 
-_VECTORS = 16  # numbers that vectorised loops take at once
-
-
-class Matrices(NamedTuple):
-    """The experts of a layer as lists, the shared one last; `entering` reads the input."""
-
-    entering: list[tuple[Tensor, ...]]  # gate and up matrices, apart or joined
-    leaving: list[Tensor]
-
-
 class Experts:
     """The sublayer for one geometry and configuration."""
 

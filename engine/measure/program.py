@@ -7,7 +7,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,26 +181,57 @@ class Program:
             )
             self._journal.done += 1
         repeats = dict.fromkeys(arms, 0)
-        for name in plan.order:
-            self._engine.reconfigure(arms[name].config)
-            point = self._generate(ids, plain=False)
-            width = self._engine.config.draft_width
-            self._tokens += len(point.tokens)
-            self._rounds += point.rounds
-            self._emit(
-                "point",
-                arm=name,
-                repeat=repeats[name],
-                **self._fields(prompt, ids, point),
-                rounds=point.rounds,
-                width=width,
-                max_committed=point.largest,
-                offered_by_position=_reached(point.offered, width),
-                accepted_by_position=_reached(point.accepted, width),
-            )
-            self._gate(name, prompt, repeats[name], point.tokens)
-            repeats[name] += 1
-            self._journal.done += 1
+        for names in turns(plan.order):
+            for name, point in zip(
+                names, self._together(ids, [arms[n] for n in names]), strict=True
+            ):
+                self._point(prompt, ids, arms[name], repeats[name], point)
+                repeats[name] += 1
+                self._journal.done += 1
+
+    def _point(
+        self, prompt: Prompt, ids: list[int], arm: Arm, repeat: int, point: Generation
+    ) -> None:
+        self._tokens += len(point.tokens)
+        self._rounds += point.rounds
+        self._emit(
+            "point",
+            arm=arm.name,
+            repeat=repeat,
+            **self._fields(prompt, ids, point),
+            rounds=point.rounds,
+            width=arm.config.draft_width,
+            max_committed=point.largest,
+            offered_by_position=_reached(point.offered, arm.config.draft_width),
+            accepted_by_position=_reached(point.accepted, arm.config.draft_width),
+        )
+        self._gate(arm.name, prompt, repeat, point.tokens)
+
+    def _together(self, ids: list[int], arms: Sequence[Arm]) -> list[Generation]:
+        """Generate with every arm at once: the one that is behind takes the next round.
+
+        So arms share whatever the machine does to them, down to the length of a round.
+        """
+        running: list[tuple[int, Iterator[Commit]]] = []
+        for arm in arms:
+            self._engine.reconfigure(arm.config)
+            commits = self._engine.generate(ids, max_new_tokens=self._plan.max_new_tokens)
+            running.append((self._engine.config.threads, commits))
+        found: list[list[Commit]] = [[] for _ in arms]
+        produced = [0 for _ in arms]
+        waiting = list(range(len(arms)))
+        while waiting:
+            turn = min(waiting, key=lambda i: produced[i])
+            threads, commits = running[turn]
+            torch.set_num_threads(threads)
+            commit = next(commits)
+            found[turn].append(commit)
+            produced[turn] += len(commit.tokens)
+            # Of arms that are level the one that has just run goes first: A B B A, by rounds.
+            waiting.remove(turn)
+            if commit.finish is None:
+                waiting.insert(0, turn)
+        return [summarise(commits) for commits in found]
 
     def _gate(self, arm: str, prompt: Prompt, repeat: int, tokens: tuple[int, ...]) -> None:
         """Every token of every prompt against plain decode: the arm's own, else the first arm's."""
@@ -272,6 +303,17 @@ class Program:
     def _emit(self, event: str, **fields: Any) -> None:
         self._counts[event] += 1
         self._journal.event(event, **fields)
+
+
+def turns(order: Sequence[str]) -> list[tuple[str, ...]]:
+    """The order cut into runs of distinct arms, which generate together: A B B A -> (A B) (B A)."""
+    groups: list[tuple[str, ...]] = []
+    for name in order:
+        if groups and name not in groups[-1]:
+            groups[-1] = (*groups[-1], name)
+        else:
+            groups.append((name,))
+    return groups
 
 
 def summarise(commits: Sequence[Commit]) -> Generation:
