@@ -63,7 +63,13 @@ class Settings:
         return cls(rule=Rule(**rule), **values)  # type: ignore[arg-type]
 
 
-QUICK = Settings(label="quick", budget=16, anchor_blocks=2)
+# A short campaign asks less: effects under a percent are left to a night of their own.
+QUICK = Settings(
+    label="quick",
+    budget=16,
+    anchor_blocks=2,
+    rule=Rule(delta_min=0.01, useful=0.02, n_max=4),
+)
 FULL = Settings()
 
 

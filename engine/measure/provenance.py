@@ -62,7 +62,6 @@ def device() -> dict[str, Any]:
         "driver": None,
         "cores": available_cores(),
         "system": f"{platform.system()} {platform.machine()}",
-        "host": platform.node(),
         "mem_total_bytes": psutil.virtual_memory().total,
     }
 
