@@ -147,7 +147,6 @@ class Program:
         self._engine.reconfigure(arm.config)
         self._verify_ns(ids, repeats=1)
         self._generate(ids, plain=False, limit=_WARM_TOKENS)
-        self._generate(ids, plain=True, limit=_WARM_TOKENS)
 
     def _controls(self, first: tuple[Prompt, list[int]]) -> None:
         """The first token after prefill must not depend on the arm."""
