@@ -162,13 +162,15 @@ def test_commands_come_from_the_environment_or_the_default(
     assert commands.suite_path(None).name == f"{suite.DEFAULT_SUITE}.json"
 
 
-def test_a_suite_gives_one_prompt_of_each_category(tmp_path: Path) -> None:
+def test_a_quick_ruler_takes_few_prompts_and_never_none(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     prompts = [{"id": f"c{n % 10}-{n}", "category": f"c{n % 10}"} for n in range(30)]
     path.write_text(json.dumps({"name": "s", "prompts": prompts}))
     found = suite.load(path)
     assert len(found.ids) == 30
-    assert found.quick() == tuple(f"c{n}-{n}" for n in range(8))
+    assert found.quick() == ("c3-3", "c8-8")
+    path.write_text(json.dumps({"name": "s", "prompts": prompts[:2]}))
+    assert suite.load(path).quick() == ("c0-0",)
     for body in ({"prompts": []}, {"prompts": [1]}, {"prompts": [prompts[0], prompts[0]]}):
         path.write_text(json.dumps(body))
         with pytest.raises(UsageError):

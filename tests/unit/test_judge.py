@@ -136,7 +136,7 @@ def test_a_stricter_rule_flips_verdicts_without_measuring(ledger: Ledger) -> Non
 
 def test_readjudication_never_promotes_what_it_would_have_measured_on(ledger: Ledger) -> None:
     drive(ledger, [lever("fast")], World(FAST))
-    rule = replace(QUICK.rule, n_min=6, version="e3")
+    rule = replace(QUICK.rule, n_min=6, n_max=8, version="e3")
     flips = readjudicate(ledger, rule, now_utc=NOW)
     assert ("fast", "inconclusive") in [(f.lever, f.after) for f in flips]
 
