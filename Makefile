@@ -11,7 +11,8 @@ NIGHT := out/night-$(shell date -u +%Y%m%dT%H%M%SZ)
 run: $(STAMP)
 	@mkdir -p $(NIGHT)
 	$(BIN)/flywheel run --quick --ledger $(NIGHT)/ledger.db
-	$(BIN)/flywheel report --ledger $(NIGHT)/ledger.db --html $(NIGHT)/report.html
+	@$(BIN)/flywheel report --ledger $(NIGHT)/ledger.db --html $(NIGHT)/report.html >/dev/null
+	@echo "HTML report: $(NIGHT)/report.html"
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --cov=flywheel --cov-report=term:skip-covered

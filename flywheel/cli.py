@@ -6,6 +6,7 @@ code.  ``commands`` is imported by the command that needs it, so that `flywheel 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -59,7 +60,7 @@ def run(
     checkpoint: CheckpointOption = None,
     suite_file: SuiteOption = None,
     budget_hours: Annotated[
-        float | None, typer.Option("--budget-hours", min=0.001, help="Stop after this long.")
+        float | None, typer.Option("--budget-hours", min=0.001, max=1e4, help="Stop after so long.")
     ] = None,
     budget_runs: Annotated[
         int | None, typer.Option("--budget-runs", min=1, help="Stop after this many engine runs.")
@@ -281,7 +282,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:
-        return _fail(str(error), FAILED, arguments)
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", FAILED, arguments)
     if result == INTERRUPTED:  # how typer reports a Ctrl-C that no command caught
         return _fail("interrupted", FAILED, arguments)
     return result if isinstance(result, int) else 0
@@ -290,7 +292,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _fail(text: str, code: int, arguments: list[str]) -> int:
     sys.stderr.write(f"flywheel: {sentence(text)}\n")
     if "--json" in arguments:
-        emit({"error": sentence(text), "exit_code": code})
+        with contextlib.suppress(OSError):  # stdout itself may be what failed
+            emit({"error": sentence(text), "exit_code": code})
     return code
 
 

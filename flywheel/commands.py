@@ -61,6 +61,9 @@ def run(
     """`flywheel run`."""
     if not path.parent.is_dir():
         raise UsageError(f"the folder of the ledger, {path.parent}, does not exist.")
+    model = checkpoint_path(checkpoint)
+    if not (model / "config.json").is_file():
+        raise UsageError(f"{model} is not a checkpoint: it has no config.json.")
     levers = chosen(cli_levers.known(path), only)
     if quick and not only:
         levers = tuple(lever for lever in levers if not lever.slow)
@@ -69,7 +72,7 @@ def run(
     budget_s = QUICK_BUDGET_S if quick else None
     order = Order(
         ledger=path,
-        checkpoint=checkpoint_path(checkpoint),
+        checkpoint=model,
         suite=prompts.path,
         prompts=prompts.quick() if quick else prompts.ids,
         max_new_tokens=QUICK_TOKENS if quick else FULL_TOKENS,
@@ -97,7 +100,8 @@ def run(
             tables.render(document)
     if session.halted:
         return REFUSED
-    return FAILED if session.failed else 0
+    nothing_good = session.runs > 0 and session.ok == 0 and not session.stopped
+    return FAILED if session.failed or nothing_good else 0
 
 
 def report(path: Path, html_path: Path | None, *, json_: bool) -> int:
@@ -236,7 +240,8 @@ def _measured_checkpoint(path: Path) -> Path | None:
     finally:
         opened.close()
     named = config.get("checkpoint")
-    return Path(named) if isinstance(named, str) else None
+    # A ledger may have come from another box: then the embedded model stands in.
+    return Path(named) if isinstance(named, str) and Path(named).is_dir() else None
 
 
 def _best(path: Path) -> best.Best:
@@ -261,7 +266,10 @@ def suite_path(given: Path | None) -> Path:
 
 def command_from(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:
     """The command in an environment variable, split as a shell would; else the default."""
-    return tuple(shlex.split(os.environ.get(variable, ""))) or default
+    try:
+        return tuple(shlex.split(os.environ.get(variable, ""))) or default
+    except ValueError as error:
+        raise UsageError(f"{variable} is not a command line: {error}.") from None
 
 
 def chosen(levers: tuple[Lever, ...], only: list[str] | None) -> tuple[Lever, ...]:

@@ -66,6 +66,7 @@ class Night:
                     self._declare()
                     wish = self._loop()
                 self.session.reason = wish.reason
+                self.session.stopped = wish.code == "interrupted"
         finally:
             if self._lease is not None:
                 self._lease.release()

@@ -63,6 +63,7 @@ class Session:
     blocked_in_a_row: int = 0
     reason: str = ""
     halted: bool = False
+    stopped: bool = False  # by a person
     failed: bool = False
 
 

@@ -58,9 +58,17 @@ def argv(config: Path, address: Address, command: tuple[str, ...] = SERVER_COMMA
 class Server:
     """A started server; leave its ``with`` block and its whole group is gone."""
 
-    def __init__(self, child: subprocess.Popen[bytes], lease: Lease, address: Address) -> None:
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        lease: Lease,
+        address: Address,
+        log: Path,
+        log_start_bytes: int,
+    ) -> None:
         self.child = child
         self.address = address
+        self._log, self._log_start_bytes = log, log_start_bytes
         self._lease = lease
         self._identity: Identity | None = identity.of(child.pid, zombie=True)
 
@@ -81,6 +89,7 @@ class Server:
             if health(address, 0.5) is not None:
                 raise Refused(f"something already answers at {address.url}/health.")
             with log.open("ab") as stream:
+                began_bytes = stream.tell()
                 child = subprocess.Popen(
                     argv(config, address, command),
                     env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -95,7 +104,14 @@ class Server:
         except FlywheelError:
             lease.release()
             raise
-        return cls(child, lease, address)
+        return cls(child, lease, address, log, began_bytes)
+
+    def last_words(self) -> str:
+        """The last line that this server wrote to its log."""
+        with self._log.open("rb") as stream:
+            stream.seek(self._log_start_bytes)
+            lines = stream.read().decode("utf-8", "replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def wait_ready(
         self, timeout_s: float = READY_TIMEOUT_S, *, stopped: Callable[[], bool] = lambda: False
@@ -104,7 +120,10 @@ class Server:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and not stopped():
             if (status := self.child.poll()) is not None:
-                raise FlywheelError(f"the server left with status {status} before it was ready.")
+                raise FlywheelError(
+                    f"the server left with status {status} before it was ready: "
+                    f"{self.last_words() or 'it said nothing'}"
+                )
             if (answer := health(self.address)) is not None:
                 if self.child.poll() is not None:
                     raise FlywheelError("another process answers for the server, which has died.")

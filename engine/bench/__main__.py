@@ -236,9 +236,9 @@ def _config(path: Path | None) -> tuple[Path | None, EngineConfig]:
 
 
 def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError(text)
-    return value
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError("must be a whole number of at least 1")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:

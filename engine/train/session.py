@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from engine.errors import CheckpointError, EngineError
+from engine.errors import CheckpointError, ConfigError, EngineError
 from engine.geometry import Geometry
 from engine.tokenizer import Tokenizer
 from engine.train import backbone, card, draft, evaluate, export
@@ -81,7 +81,10 @@ class Session:
 
     def __init__(self, options: Options) -> None:
         self.o = o = options.settled()
-        self.device = torch.device(o.device)
+        try:
+            self.device = torch.device(o.device)
+        except RuntimeError:
+            raise ConfigError(f"{o.device!r} is not a device; use cpu or cuda.") from None
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
             torch.cuda.reset_peak_memory_stats()

@@ -191,8 +191,16 @@ def check_integrity(ledger: Ledger) -> None:
     with ledger.reading() as connection:
         found = connection.execute(text("PRAGMA integrity_check")).scalars().all()
         dangling = connection.execute(text("PRAGMA foreign_key_check")).all()
-    if found != ["ok"] or dangling:
-        raise LedgerError(f"{ledger.path} is damaged: {'; '.join(found)}")
+        if found != ["ok"] or dangling:
+            raise LedgerError(f"{ledger.path} is damaged: {'; '.join(found)}")
+        for run_id, manifest in connection.execute(select(models.run.c.id, models.run.c.manifest)):
+            try:
+                json.loads(manifest)
+            except ValueError:
+                raise LedgerError(
+                    f"{ledger.path} is damaged: the manifest of run {run_id} is not JSON"
+                ) from None
+            log_text(connection, run_id)
 
 
 def _stored(values: Mapping[str, Any]) -> dict[str, Any]:

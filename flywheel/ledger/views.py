@@ -15,6 +15,7 @@ from sqlalchemy import Connection, func, select
 from flywheel.block import BlockEstimate
 from flywheel.campaign import Settings
 from flywheel.decide import Rule
+from flywheel.errors import LedgerError
 from flywheel.ledger import models
 from flywheel.ledger.rows import (
     BlockRow,
@@ -185,7 +186,10 @@ def manifest(connection: Connection, run_id: str) -> Mapping[str, Any]:
     ).first()
     if row is None:
         raise KeyError(run_id)
-    stored: Mapping[str, Any] = json.loads(row.manifest)
+    try:
+        stored: Mapping[str, Any] = json.loads(row.manifest)
+    except ValueError:
+        raise LedgerError(f"the ledger is damaged: run {run_id} has no readable manifest") from None
     return stored
 
 

@@ -234,7 +234,7 @@ def _row(view: View, variant: VariantRow, decision: DecisionRow) -> Row:
 
 def _label(variant: VariantRow) -> str:
     if variant.null:
-        return f"canary {variant.id}"
+        return f"{variant.purpose} {variant.id}"
     field_name = variant.lever.field_name
     if field_name is None:
         return variant.purpose

@@ -34,10 +34,10 @@ def test_a_campaign_and_its_questions(
     monkeypatch.chdir(tmp_path)
     checkpoint(tmp_path / "checkpoint")
     (tmp_path / "suite.json").write_text(json.dumps(SUITE))
-    engine = fake_command("--effect", "threads=2:0.9", "--noise", "0.002")
+    engine = fake_command("--effect", "threads=3:0.9", "--noise", "0.002")
     monkeypatch.setenv("FLYWHEEL_ENGINE", shlex.join(engine))
     words = ("--claim", "c", "--falsify", "f", "--predicted-gain", "0.05")
-    answer(capsys, "levers", "add", "try-threads", "--set", "threads=2", *words)
+    answer(capsys, "levers", "add", "try-threads", "--set", "threads=3", *words)
     answer(capsys, "levers", "add", "try-moe", "--set", "moe=gather", *words)
 
     run = ("run", "--quick", "--checkpoint", "checkpoint", "--suite", "suite.json",
@@ -74,7 +74,7 @@ def test_a_campaign_and_its_questions(
     assert cli.main(["levers", "write", "--check"]) == 1
     capsys.readouterr()
 
-    # A stricter bar: the tenth of the time that threads=2 saves is worth less than a fifth.
+    # A stricter bar: the tenth of the time that threads=3 saves is worth less than a fifth.
     strict = ("readjudicate", "--delta-min", "0.2", "--useful", "0.2", "--json")
     flips = json.loads(answer(capsys, *strict))["flips"]
     assert [(flip["lever"], flip["before"]) for flip in flips] == [("try-threads", "promoted")]
