@@ -55,8 +55,8 @@ def test_a_campaign_and_its_questions(
     assert report["decisions"] == told["decisions"]
     assert "<html" in Path("report.html").read_text()
     assert "canaries" in answer(capsys, "report")
-    assert json.loads(answer(capsys, "best", "--json"))["config"] == {"threads": 2}
-    assert "threads = 2" in answer(capsys, "best")
+    assert json.loads(answer(capsys, "best", "--json"))["config"] == {"threads": 3}
+    assert "threads = 3" in answer(capsys, "best")
     assert json.loads(answer(capsys, "ledger", "rebuild", "--json"))["same"]
     assert "the same best" in answer(capsys, "ledger", "rebuild")
     assert json.loads(answer(capsys, "ledger", "check", "--json"))["whole"]
