@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from scripted import Script
+from script import Script
 
 from engine import engine as engine_module
 from engine.config import EngineConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 import checkpoints
 import pytest
 import torch
-from scripted import Script
+from script import Script
 
 from engine.config import EngineConfig
 from engine.engine import Engine, prefill, speculate
