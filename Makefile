@@ -1,6 +1,7 @@
 # Two commands matter: `make run` (a short night on the embedded model) and `make test`.
 
 PYTHON ?= python3
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -15,7 +16,7 @@ run: $(STAMP)
 	@echo "HTML report: $(NIGHT)/report.html"
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --cov=flywheel --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n $(JOBS) --cov=flywheel --cov-report=term:skip-covered
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -70,7 +70,7 @@ def forward(logits: Tensor, iterations: int, eps: float) -> tuple[Tensor, Tensor
     matrix = torch.empty_like(logits)
     sums = logits.new_empty(steps, n, m)
     grid = (triton.cdiv(n, _TILE),)
-    _forward[grid](logits, matrix, sums, n, eps, steps, m, _TILE)  # type: ignore[arg-type]
+    _forward[grid](logits, matrix, sums, n, eps, steps, m, _TILE)
     return matrix, sums
 
 
@@ -81,6 +81,6 @@ def backward(grad: Tensor, matrix: Tensor, sums: Tensor, iterations: int, eps: f
     steps = 2 * iterations - 1
     _backward[(triton.cdiv(n, _TILE),)](
         grad.contiguous(), matrix, sums, out, n, eps,
-        steps, m, _TILE,  # type: ignore[arg-type]
+        steps, m, _TILE,
     )  # fmt: skip
     return out
