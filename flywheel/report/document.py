@@ -117,5 +117,7 @@ class Document:
         return tuple(r for r in self.rows if r.ending == ending and not r.null)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON, for `--json`."""
-        return asdict(self)
+        """Plain JSON, for `--json`; `decisions` is every row with its canary flag."""
+        body = asdict(self)
+        body["decisions"] = [{**row, "canary": row["null"]} for row in body["rows"]]
+        return body
