@@ -20,11 +20,11 @@ from apscheduler.schedulers import background
 from flywheel import identity, stop
 from flywheel.attend import Wishes
 from flywheel.clock import Clock, utc_text
-from flywheel.display import Display
+from flywheel.display import STYLES, Display
 from flywheel.errors import Refused
 from flywheel.files import dump, read_json, write_atomic
 from flywheel.lease import Lease, daemon_path
-from flywheel.ledger.store import Ledger
+from flywheel.ledger.opening import open_for_writing
 from flywheel.lever import Lever
 from flywheel.night import Night
 from flywheel.order import Order, Session
@@ -55,7 +55,10 @@ def run(
             raise Refused(f"{asked.reason}; remove it to run.")
         deadline_s = None if order.budget_s is None else clock.monotonic_s() + order.budget_s
         wishes = Wishes(order.ledger, clock, deadline_s=deadline_s)
-        ledger = Ledger.open(order.ledger)
+        opening = open_for_writing(order.ledger, now_utc=utc_text())
+        ledger = opening.ledger
+        for warning in opening.warnings:
+            display.say(warning, STYLES["void"])
         try:
             night = Night(order, ledger, levers, clock=clock, display=display, wishes=wishes)
             with _signals(wishes, display), _beating(night):
