@@ -37,6 +37,14 @@ class Alarm:
         return self.code, self.run_id
 
 
+def halt_sentence(reason: str) -> str:
+    """What is said of a standing halt: why, and what to do."""
+    return (
+        f"the loop is halted: {reason.rstrip('.')}. Look into it, then: "
+        'flywheel resume --why "what it was"'
+    )
+
+
 def alarms(
     view: View, campaign: CampaignRow, settled: Collection[Evidence] = ()
 ) -> tuple[Alarm, ...]:
