@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -204,6 +206,14 @@ def _end_live_runs(path: Path) -> list[str]:
     return ended
 
 
+def _who() -> str:
+    """The user at this terminal."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
+
+
 def resume(
     why: Annotated[
         str, typer.Option("--why", help="What it was, and what was done about it; recorded.")
@@ -218,11 +228,11 @@ def resume(
     if not why.strip():
         raise UsageError("--why wants the reason in words: it is recorded.")
     path = ledger_path(ledger)
-    opened = open_ledger(path)
+    opened = open_ledger(path, writing=True)
     from flywheel.ledger import halts
 
     try:
-        lifted = halts.resume(opened, halts.signed(why), utc_text())
+        lifted = halts.resume(opened, f"{_who()}: {why.strip()}", utc_text())
     finally:
         opened.close()
     if json_:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel import best, epoch, handover, ingest, judge, launch, narrate, pace, plan
+from flywheel import best, epoch, handover, ingest, judge, launch, narrate, pace, plan, proof
 from flywheel.attend import Attended, attend
 from flywheel.clock import Clock, span_text, utc_text
 from flywheel.display import STYLES, Display
-from flywheel.errors import FlywheelError, LaunchError, LedgerError, Refused
+from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError, Refused
 from flywheel.halting import Evidence, alarms, halt_sentence
 from flywheel.lease import Lease
 from flywheel.ledger import halts, views
@@ -71,11 +71,18 @@ class Night:
     def run(self) -> Session:
         """Work until there is a reason to stop; the reason is in the session."""
         began_s = self.clock.monotonic_s()
+        self.ledger.may_wait = lambda: self.wishes.asked() is None
         try:
             with self.display.open():
-                wish = self._reconcile() or self._start() or self._loop()
+                wish = self._prove() or self._reconcile() or self._start() or self._loop()
                 self.session.reason = wish.reason
                 self.session.stopped = wish.code == "interrupted"
+        except LedgerBusy as error:
+            asked = self.wishes.asked()
+            if asked is None:
+                raise
+            self.session.reason = f"{asked.reason}, while another process held the ledger: {error}"
+            self.session.stopped = True
         finally:
             if self._lease is not None:
                 self._lease.release()
@@ -183,7 +190,9 @@ class Night:
                 child.wait(REAP_S)
         return attended
 
-    def _attend(self, run_dir: Path, manifest: Manifest, child: object = None) -> Attended:
+    def _attend(
+        self, run_dir: Path, manifest: Manifest, child: subprocess.Popen[bytes] | None = None
+    ) -> Attended:
         def show(progress: Progress) -> None:
             self.display.show(progress=progress, time_left_s=self.wishes.left_s())
 
@@ -191,7 +200,7 @@ class Night:
             run_dir,
             manifest,
             self.wishes,
-            child=child,  # type: ignore[arg-type]
+            child=child,
             show=show,
             watch_device=self.room.watch_device,
             patience_s=self.order.patience_s,
@@ -286,6 +295,10 @@ class Night:
         session.adopted, session.runs, session.ok = session.runs, 0, 0
         session.engine_s, session.blocked_in_a_row = 0.0, 0
         return None
+
+    def _prove(self) -> Wish | None:
+        self._do("proving the ledger", None)
+        return proof.prove(self.ledger, self.wishes, now_utc=self._now(), say=self.display.say)
 
     def _start(self) -> Wish | None:
         """Take the device and go on with a campaign; Refused while a halt stands."""
