@@ -14,12 +14,12 @@ from types import FrameType
 
 from flywheel import glance, identity, ready, stop
 from flywheel.beat import beating
-from flywheel.clock import Clock, utc_text
-from flywheel.display import STYLES, Display
+from flywheel.clock import Clock
+from flywheel.display import Display
 from flywheel.errors import LeaseBusy, Refused
 from flywheel.identity import Identity
 from flywheel.lease import Lease, daemon_path
-from flywheel.ledger.opening import open_for_writing
+from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.night import Night
 from flywheel.order import Order, Session
@@ -47,10 +47,7 @@ def run(
             raise Refused(f"{asked.reason}; remove it to run.")
         deadline_s = None if order.budget_s is None else clock.monotonic_s() + order.budget_s
         wishes = Wishes(order.ledger, clock, deadline_s=deadline_s)
-        opening = open_for_writing(order.ledger, now_utc=utc_text())
-        ledger = opening.ledger
-        for warning in opening.warnings:
-            display.say(warning, STYLES["void"])
+        ledger = Ledger.open(order.ledger)
         try:
             night = Night(
                 order, ledger, levers, clock=clock, display=display, wishes=wishes,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 from flywheel.errors import LedgerBusy, LedgerError, Refused
-from flywheel.ledger import backup, halts, integrity
+from flywheel.ledger import backup, integrity
 from flywheel.ledger.store import Ledger
 from flywheel.wishes import Wish, Wishes
 
@@ -14,15 +13,12 @@ from flywheel.wishes import Wish, Wishes
 def prove(
     ledger: Ledger, wishes: Wishes, *, now_utc: str, say: Callable[[str], None]
 ) -> Wish | None:
-    """Refused, and a halt, unless the ledger is whole; then the copy. A wish when told to stop."""
+    """Refused unless the ledger is whole; then the copy. A wish when told to stop."""
     found = wishes.during(lambda: _problems(ledger))
     if isinstance(found, Wish):
         return found
     if found:
-        reason = f"the ledger is damaged: {'; '.join(found)}"
-        # A file that is broken enough refuses even this; it is found again at every start.
-        with contextlib.suppress(LedgerError):
-            halts.halt(ledger, "ledger_damaged", reason, None, now_utc)
+        # Nothing is written to a damaged file, not even a halt: the next start finds it again.
         raise Refused(
             f"{ledger.path} is damaged: {found[0]}. Keep it, and go on with the newest copy in "
             f"{backup.folder(ledger.path)} that flywheel ledger verify finds whole."
