@@ -60,9 +60,7 @@ def build(scope: Scope, around: Around) -> Document:
         halts=tuple(around.halts),
         budget=_budget(scope),
         rows=tuple(row(view, v, d) for v, d in scope.decisions()),
-        voids=tuple(
-            _void(v, b) for v in mine for b in scope.blocks(v) if b.void_code is not None
-        ),
+        voids=tuple(_void(v, b) for v in mine for b in scope.blocks(v) if _is_void(v, b)),
         findings=_findings(scope),
         next=around.next,
         queue=tuple(around.queue),
@@ -155,6 +153,12 @@ def _said(
     if decision.ending == "rejected" and decision.code not in ("priced_out", "regression"):
         return "not bounded" if high is None else f"less than {high * 100:.1f} %"
     return decision.sentence.replace("regression in", "REGRESSION in")
+
+
+def _is_void(variant: VariantRow, block: BlockRow) -> bool:
+    """A failed gate that closed its lever is that lever's ending, not nobody's result."""
+    incorrect = variant.decision is not None and variant.decision.ending == "incorrect"
+    return block.void_code is not None and not (incorrect and block.void_code == "gate_failed")
 
 
 def _void(variant: VariantRow, block: BlockRow) -> VoidRow:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import best as best_of
+from flywheel.clock import count
 from flywheel.errors import UsageError
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.lever import canonical, fingerprint
 from flywheel.report import find
 from flywheel.report.headline import fractions
 from flywheel.report.tables import Line, Page, wrapped
-from flywheel.report.words import count, ends
+from flywheel.report.words import ends
 
 _DECISION = re.compile(r"^[Dd]?(\d+)$")
 _ARM = re.compile(r"^(r\w[\w.-]*?)(?::([AB]))?$")

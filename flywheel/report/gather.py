@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from flywheel import best as best_of
 from flywheel import plan
 from flywheel.eligible import admit
-from flywheel.ledger import views
+from flywheel.ledger import halts, views
 from flywheel.ledger.rows import RunRow
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.lever import KINDS, Lever
@@ -44,17 +44,20 @@ def gather(
         measured = {run: views.measurements(connection, run) for run in wanted}
         scope = Scope(view, since_utc)
         proof = _evidence(connection, _shown(scope, wanted)) if with_evidence else {}
-        halts = _halts(connection)
-    step = plan.next_step(view, levers, effective=effective)
+        standing = _halts(connection)
+        settled = halts.known(connection)
+    step = plan.next_step(view, levers, effective=effective, settled=settled)
     ready, refused = admit(view, levers, best, effective, KINDS)
     queue = [QueueLine(c.lever.name, c.lever.label(), why)
              for c, why in plan.ranked(view, ready)[:QUEUE_SHOWN]]
     notes = [r.reason for r in refused if "same change" in r.reason or "closed by" in r.reason]
-    return build(scope, Around(describe(step), queue, halts, notes, measured, proof))
+    said = f"HALTED: {standing[0].reason}" if standing else describe(step)
+    return build(scope, Around(said, queue, standing, notes, measured, proof))
 
 
 def _halts(connection: Connection) -> tuple[HaltLine, ...]:
-    return ()
+    found = halts.standing(connection)
+    return tuple(HaltLine(h.code, h.reason, h.run_id, h.created_utc) for h in found)
 
 
 def _shown(scope: Scope, also: set[str]) -> list[RunRow]:

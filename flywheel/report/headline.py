@@ -10,13 +10,14 @@ from flywheel import best as best_of
 from flywheel.band import Band, gain_fraction
 from flywheel.best import Best
 from flywheel.campaign import Canaries
+from flywheel.clock import count
 from flywheel.ledger.rows import RunRow, VariantRow, View
 from flywheel.measurement import Measurement
 from flywheel.report.detail import best_runs, detail
 from flywheel.report.document import Cost, Figure
 from flywheel.report.scope import Scope
 from flywheel.report.trace import bounded_exp, newest_timed, spread_between
-from flywheel.report.words import count, ends, minutes, ms, seconds_between, stamp
+from flywheel.report.words import ends, minutes, ms, seconds_between, stamp
 
 PROVISIONAL_LOADS, PROVISIONAL_SESSIONS = 3, 2
 

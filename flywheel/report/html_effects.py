@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from flywheel.clock import count
 from flywheel.report import glyphs, plots
 from flywheel.report.document import BlockLine, Document, Row
 from flywheel.report.markup import Links, section
-from flywheel.report.words import count, ms, predicted
+from flywheel.report.words import ms, predicted
 
 ENDINGS = ("promoted", "rejected", "inconclusive", "incorrect")
 MEANING = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from html import escape
 
+from flywheel.clock import count
 from flywheel.report.document import Document, RunLine
 from flywheel.report.evidence import Evidence
 from flywheel.report.markup import anchor, section, words
-from flywheel.report.words import count, stamp
+from flywheel.report.words import stamp
 
 
 def runs(document: Document) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flywheel.clock import count
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.lever import Lever, fingerprint
 from flywheel.report import glyphs
@@ -13,7 +14,7 @@ from flywheel.report.compose import block_line, label_of
 from flywheel.report.document import BlockLine
 from flywheel.report.headline import fractions
 from flywheel.report.tables import Line, Page, wrapped
-from flywheel.report.words import count, ends, ms, stamp
+from flywheel.report.words import ends, ms, stamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from flywheel.clock import count
 from flywheel.report.document import Document
 from flywheel.report.evidence import Evidence
-from flywheel.report.words import count
 
 SHOWN_RUNS = 8
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from flywheel.clock import count
 from flywheel.report import glyphs
 from flywheel.report.detail import Category, Detail
 from flywheel.report.document import Document, Row
-from flywheel.report.words import count, ms, predicted
+from flywheel.report.words import ms, predicted
 
 HEAD = 12
 NARROW = 60
@@ -136,10 +137,13 @@ def _voids(document: Document, page: Page) -> Iterator[Line]:
     reasons = ", ".join(f"{code} {n}" for code, n in sorted(by_code.items()))
     total = f"{len(document.voids)}   {reasons}".rstrip()
     yield from wrapped(page, "void", total)
-    for void in document.voids:
-        detail = f", {void.detail}" if void.detail else ""
-        said = f"{void.label}: {void.code}{detail} ({void.after})"
-        yield from wrapped(page, "", said, indent=2)
+    said = [
+        f"{v.label}: {v.code}{f', {v.detail}' if v.detail else ''} ({v.after})"
+        for v in document.voids
+    ]
+    for text in dict.fromkeys(said):
+        times = f", {said.count(text)} times" if said.count(text) > 1 else ""
+        yield from wrapped(page, "", text + times, indent=2)
     for row in document.of("void"):
         yield from wrapped(page, "", f"{row.label}: {row.said}", indent=2)
 
@@ -195,8 +199,8 @@ def _trace(document: Document, page: Page) -> Iterator[Line]:
         if len(values) < 2:
             continue
         said = f"{ms(values[0])} to {ms(values[-1])} {unit}"
-        drawn = glyphs.spark(values, max(8, page.width - HEAD - len(said) - 4))
-        yield Line(f"{head:<{HEAD}} {drawn}  {said}")
+        room = page.width - HEAD - len(said) - 4
+        yield Line(f"{head:<{HEAD}} {glyphs.spark(values, max(2, room))}  {said}")
 
 
 def _findings(document: Document, page: Page) -> Iterator[Line]:

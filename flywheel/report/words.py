@@ -5,11 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 
 
-def count(n: int, noun: str, plural: str = "") -> str:
-    """`1 block`, `2 blocks`."""
-    return f"{n} {noun if n == 1 else plural or noun + 's'}"
-
-
 def seconds_between(first_utc: str, last_utc: str) -> float:
     """Seconds from one ISO time to another."""
     return (datetime.fromisoformat(last_utc) - datetime.fromisoformat(first_utc)).total_seconds()
