@@ -68,9 +68,10 @@ QUICK = Settings(
     label="quick",
     budget=16,
     anchor_blocks=2,
-    rule=Rule(delta_min=0.01, useful=0.02, n_max=4),
+    rule=Rule(delta_min=0.01, useful=0.02, tau=0.02, memory=0.05, n_max=4),
 )
-FULL = Settings()
+# A night has the time to tell an effect of one per cent from none on a box that spreads by one.
+FULL = Settings(rule=Rule(delta_min=0.001, useful=0.01, tau=0.02, memory=0.05, n_max=12))
 
 
 @dataclass(frozen=True, slots=True)

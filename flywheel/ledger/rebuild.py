@@ -93,7 +93,8 @@ def _estimate(
     except BlockError as error:
         found.append(f"block {block.id} was measured, but now: {error}")
         return None
-    if estimate != block.estimate:
+    stored = block.estimate
+    if stored is not None and not estimate.agrees(stored):
         found.append(f"block {block.id} now estimates {estimate.effect:.6g}")
     return estimate
 
