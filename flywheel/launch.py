@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +59,10 @@ def prepare(run_dir: Path, manifest: Manifest) -> None:
         raise LaunchError(f"the run directory {run_dir} cannot be written: {error}.") from error
 
 
-def start(run_dir: Path, *, lease_fd: int | None = None) -> subprocess.Popen[bytes]:
-    """Start the supervisor in a session of its own; it alone inherits the lease."""
+def start(
+    run_dir: Path, *, lease_fd: int | None = None, lease_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start the supervisor in a session of its own; it alone inherits the lease (``Lease.fds``)."""
     root = Path(__file__).resolve().parent.parent
     environment = dict(os.environ)
     # The supervisor's code must come from here, whatever folder or worktree the engine runs in.
@@ -75,7 +78,7 @@ def start(run_dir: Path, *, lease_fd: int | None = None) -> subprocess.Popen[byt
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=() if lease_fd is None else (lease_fd,),
+                pass_fds=(*lease_fds, *(() if lease_fd is None else (lease_fd,))),
             )
     except OSError as error:
         raise LaunchError(f"the supervisor could not be started: {error}.") from error
