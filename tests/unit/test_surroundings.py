@@ -12,7 +12,7 @@ from flywheel import identity, tenants
 from flywheel.cpu import Cpu, Sample, Spent
 from flywheel.device import Gpu, GpuProcess
 from flywheel.launch import RunState
-from flywheel.watch import Watch
+from flywheel.surroundings import Surroundings
 
 RUNNING = RunState("running", identity.current(), identity.current(), None)
 
@@ -23,10 +23,10 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "engines", lambda *_: ())
 
 
-def watch(gpus: Sequence[Gpu] = (), samples: Sequence[Sample] = ()) -> Watch:
+def around(gpus: Sequence[Gpu] = (), samples: Sequence[Sample] = ()) -> Surroundings:
     left, devices = list(samples), list(gpus)
     counts = iter(range(5, 50))
-    return Watch(
+    return Surroundings(
         every_s=0.0,
         gpus=lambda: (devices.pop(0),) if devices else (),
         processor=lambda: Cpu(mhz=2000.0, throttle_count=next(counts)),
@@ -37,7 +37,7 @@ def watch(gpus: Sequence[Gpu] = (), samples: Sequence[Sample] = ()) -> Watch:
 def test_a_quiet_run_leaves_ranges_and_no_contamination() -> None:
     samples = [Sample(0.0, 0.0, {}), Sample(10.0, 3.0, {9: Spent("cron", 9, 3.0)}),
                Sample(20.0, 63.0, {9: Spent("cron", 9, 63.0)})]  # fmt: skip
-    quiet = watch(samples=samples)
+    quiet = around(samples=samples)
     for _ in range(3):
         quiet.look(RUNNING)
     told = quiet.evidence()
@@ -55,25 +55,25 @@ def test_our_own_session_is_not_foreign() -> None:
     mine = identity.current().pid
     samples = [Sample(0.0, 0.0, {7: Spent("engine", mine, 0.0)}),
                Sample(10.0, 20.0, {7: Spent("engine", mine, 20.0)})]  # fmt: skip
-    alone = watch(samples=samples)
+    alone = around(samples=samples)
     alone.look(RUNNING)
     alone.look(RUNNING)
     assert alone.evidence()["foreign_cores"] == [0.0, 0.0]
 
 
 def test_nothing_is_looked_at_before_the_engine_runs_or_too_soon() -> None:
-    early = watch()
+    early = around()
     early.look(RunState("unclaimed", None, None, None))
     early.look(RunState("left", None, None, None))
     assert early.evidence()["looks"] == 0
-    slow = Watch(every_s=60.0, gpus=lambda: (), sample=lambda: None)
+    slow = Surroundings(every_s=60.0, gpus=lambda: (), sample=lambda: None)
     slow.look(RUNNING)
     slow.look(RUNNING)
     assert slow.evidence()["looks"] == 1
 
 
 def test_a_foreign_process_contaminates_and_the_first_finding_stays() -> None:
-    joined = watch((on_device(GpuProcess(2**22, "miner", 5)), gpu(throttle_bits=0x40)))
+    joined = around((on_device(GpuProcess(2**22, "miner", 5)), gpu(throttle_bits=0x40)))
     joined.look(RUNNING)
     joined.look(RUNNING)
     assert joined.code == "foreign_process"
@@ -82,13 +82,13 @@ def test_a_foreign_process_contaminates_and_the_first_finding_stays() -> None:
 
 
 def test_heat_voids_a_run_and_a_power_limit_does_not() -> None:
-    capped = watch((gpu(throttle_bits=0x04, sm_clock_mhz=1500, power_w=700.0),))
+    capped = around((gpu(throttle_bits=0x04, sm_clock_mhz=1500, power_w=700.0),))
     capped.look(RUNNING)
     assert capped.contamination is None
     told = capped.evidence()
     assert (told["throttles"], told["process_list_hidden"]) == (["software power cap"], True)
     assert (told["sm_clock_mhz"], told["power_w"]) == ([1500, 1500], [700.0, 700.0])
-    hot = watch((gpu(throttle_bits=0x40),))
+    hot = around((gpu(throttle_bits=0x40),))
     hot.look(RUNNING)
     assert (hot.code, hot.contamination) == (
         "throttled", "GPU 0 was throttled: hardware thermal slowdown."
@@ -98,11 +98,11 @@ def test_heat_voids_a_run_and_a_power_limit_does_not() -> None:
 def test_a_stuck_gpu_is_believed_at_the_third_look_in_a_row() -> None:
     stuck = gpu(busy_percent=96, sm_clock_mhz=800, max_sm_clock_mhz=2400, power_w=20.0)
     fine = replace(stuck, power_w=90.0)
-    once = watch((stuck, stuck, fine, stuck, stuck))
+    once = around((stuck, stuck, fine, stuck, stuck))
     for _ in range(5):
         once.look(RUNNING)
     assert once.contamination is None
-    always = watch((stuck, stuck, stuck))
+    always = around((stuck, stuck, stuck))
     for _ in range(3):
         always.look(RUNNING)
     assert always.code == "throttled"

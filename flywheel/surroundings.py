@@ -1,4 +1,4 @@
-"""Watches the box while a run measures: who joined it, how busy and how fast it was.
+"""The box around a run while it measures: who joined it, how busy and how fast it was.
 
 What makes a run's numbers worthless is its contamination; the rest is evidence.
 """
@@ -38,7 +38,7 @@ class _Range:
         return None if self.least is None or self.most is None else [self.least, self.most]
 
 
-class Watch:
+class Surroundings:
     """Samples of one run.  ``code`` and ``contamination`` are set once, by the first finding."""
 
     def __init__(
