@@ -179,7 +179,7 @@ class Night:
             launch.prepare(run_dir, manifest)
             if self._lease is not None:
                 self._lease.tell(f"flywheel run, {manifest.run_id}", run_dir)
-            child = launch.start(run_dir, lease_fd=self._lease.fd if self._lease else None)
+            child = launch.start(run_dir, lease_fds=self._lease.fds if self._lease else ())
         except LaunchError as error:
             self.display.say(str(error), STYLES["void"])
             launch.disown(run_dir)
