@@ -23,7 +23,7 @@ from flywheel.ledger.opening import open_for_writing
 from flywheel.lever import Lever
 from flywheel.night import Night
 from flywheel.order import Order, Session
-from flywheel.wishes import Wishes
+from flywheel.wishes import Wish, Wishes
 
 
 def run(
@@ -47,21 +47,32 @@ def run(
             raise Refused(f"{asked.reason}; remove it to run.")
         deadline_s = None if order.budget_s is None else clock.monotonic_s() + order.budget_s
         wishes = Wishes(order.ledger, clock, deadline_s=deadline_s)
-        opening = open_for_writing(order.ledger, now_utc=utc_text())
-        ledger = opening.ledger
-        for warning in opening.warnings:
-            display.say(warning, STYLES["void"])
         try:
-            night = Night(
-                order, ledger, levers, clock=clock, display=display, wishes=wishes,
-                ready=ready.tell,
-            )  # fmt: skip
-            with _signals(wishes), beating(night) as night.beat:
-                return night.run()
+            with _signals(wishes):
+                return _night(order, levers, clock, display, wishes)
         finally:
-            ledger.close()
             with contextlib.suppress(OSError):
                 stop.clear(order.ledger)
+
+
+def _night(
+    order: Order, levers: Sequence[Lever], clock: Clock, display: Display, wishes: Wishes
+) -> Session:
+    # To prove and to copy a large ledger takes its time.
+    opening = wishes.during(lambda: open_for_writing(order.ledger, now_utc=utc_text()))
+    if isinstance(opening, Wish):
+        return Session(utc_text(), reason=opening.reason, stopped=True)
+    for warning in opening.warnings:
+        display.say(warning, STYLES["void"])
+    try:
+        night = Night(
+            order, opening.ledger, levers, clock=clock, display=display, wishes=wishes,
+            ready=ready.tell,
+        )  # fmt: skip
+        with beating(night) as night.beat:
+            return night.run()
+    finally:
+        opening.ledger.close()
 
 
 def _alone(order: Order) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel import best, epoch, handover, ingest, judge, launch, narrate, pace, plan, proof
+from flywheel import best, epoch, handover, ingest, judge, launch, narrate, pace, plan
 from flywheel.attend import Attended, attend
 from flywheel.clock import Clock, span_text, utc_text
 from flywheel.display import STYLES, Display
@@ -74,7 +74,7 @@ class Night:
         self.ledger.may_wait = lambda: self.wishes.asked() is None
         try:
             with self.display.open():
-                wish = self._prove() or self._reconcile() or self._start() or self._loop()
+                wish = self._reconcile() or self._start() or self._loop()
                 self.session.reason = wish.reason
                 self.session.stopped = wish.code == "interrupted"
         except LedgerBusy as error:
@@ -179,7 +179,7 @@ class Night:
             launch.prepare(run_dir, manifest)
             if self._lease is not None:
                 self._lease.tell(f"flywheel run, {manifest.run_id}", run_dir)
-            child = launch.start(run_dir, lease_fd=self._lease.fd if self._lease else None)
+            child = launch.start(run_dir, lease_fds=self._lease.fds if self._lease else ())
         except LaunchError as error:
             self.display.say(str(error), STYLES["void"])
             launch.disown(run_dir)
@@ -295,10 +295,6 @@ class Night:
         session.adopted, session.runs, session.ok = session.runs, 0, 0
         session.engine_s, session.blocked_in_a_row = 0.0, 0
         return None
-
-    def _prove(self) -> Wish | None:
-        self._do("proving the ledger", None)
-        return proof.prove(self.ledger, self.wishes, now_utc=self._now(), say=self.display.say)
 
     def _start(self) -> Wish | None:
         """Take the device and go on with a campaign; Refused while a halt stands."""
