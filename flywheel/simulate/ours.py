@@ -71,7 +71,8 @@ class Campaign:
         """Screen by one block while more levers wait than there are tests left."""
         decided = []
         for i, (place, one) in enumerate(items):
-            if len(items) - i > self.budget.left and not self._screen_hot(one):
+            scarce = place is not None and len(items) - i > self.budget.left
+            if scarce and not self._screen_hot(one):
                 continue
             decided.append((place, self._confirm(one, null=place is None)))
         return decided
@@ -81,16 +82,21 @@ class Campaign:
         return screen.screen_hot(gain, pool(self._history), self.settings.rule).passed
 
     def _cold(self, items: Sequence[tuple[int | None, Truth]]) -> list[tuple[int | None, Verdict]]:
-        """Screen two at a time; confirm what passes before the next two."""
-        decided = []
-        for i in range(0, len(items), 2):
-            pair = items[i : i + 2]
-            # Alone between two incumbents, a screen costs what a block does.
-            passed = self._screen([t for _, t in pair]) if len(pair) == 2 else [True]
-            for (place, one), goes_on in zip(pair, passed, strict=True):
-                if goes_on:
-                    decided.append((place, self._confirm(one, null=place is None)))
-        return decided
+        """Screen two at a time; confirm what passes before the next two. Canaries are confirmed."""
+        decided: list[tuple[int | None, Verdict]] = []
+        waiting: list[tuple[int | None, Truth]] = []
+        for place, one in items:
+            if place is None:
+                decided.append((None, self._confirm(one, null=True)))
+                continue
+            waiting.append((place, one))
+            if len(waiting) == 2:
+                passed = self._screen([t for _, t in waiting])
+                decided += [(p, self._confirm(t, null=False))
+                            for (p, t), goes_on in zip(waiting, passed, strict=True) if goes_on]
+                waiting = []
+        # Alone between two incumbents, a screen costs what a block does.
+        return decided + [(p, self._confirm(t, null=False)) for p, t in waiting]
 
     def _screen(self, pair: Sequence[Truth]) -> list[bool]:
         first = self._load(NULL) if self._incumbent is None else self._incumbent
