@@ -58,7 +58,8 @@ class BlockEstimate:
             (self.metric, self.loads, self.prompts, self.tokens)
             == (other.metric, other.loads, other.prompts, other.tokens)
             and mine.keys() == theirs.keys()
-            and all(math.isclose(mine[k], theirs[k], rel_tol=1e-9, abs_tol=1e-12) for k in mine)
+            and all(_near(mine[k], theirs[k]) for k in mine)
+            and all(_near(v, dict(other.guards).get(k, v)) for k, v in self.guards)
         )
 
     @property
@@ -79,6 +80,10 @@ def _numbers(estimate: BlockEstimate) -> dict[str, float]:
         "prompt_sd": estimate.prompt_sd, "level": estimate.level_log_ms,
     }
     return out if estimate.contrast is None else {**out, "contrast": estimate.contrast}
+
+
+def _near(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def log_ratio(numerator: int, denominator: int) -> float:

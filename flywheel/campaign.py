@@ -54,6 +54,11 @@ class Settings:
         """The flat weight of each test."""
         return 1.0 / self.budget
 
+    @property
+    def cold_calibration(self) -> int:
+        """Null blocks of four loads before the first screen: each tells two squares, not one."""
+        return max(1, self.calibration // 2)
+
     def pause_s(self, failures: int) -> float:
         """How long to wait after that many failures in a row; 0 after none."""
         if failures < 1:

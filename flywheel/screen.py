@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from scipy.special import stdtrit
 
@@ -45,6 +45,14 @@ class Screened:
         """Worth a confirmation."""
         return self.gain > self.needed
 
+    def agrees(self, other: Screened) -> bool:
+        """Whether both say the same up to rounding."""
+        mine, theirs = astuple(self), astuple(other)
+        return self.passed == other.passed and all(
+            math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+            for a, b in zip(mine, theirs, strict=True)
+        )
+
     @property
     def band(self) -> Band:
         """The band of a single look at one load."""
@@ -58,7 +66,7 @@ class Screened:
         return f"screened out with {percent(self.gain)}; worth less than {percent(self.high)}"
 
 
-def ready(past: Pool) -> bool:
+def spread_known(past: Pool) -> bool:
     """Whether enough is known about the spread of loads to screen by it."""
     return past.nu >= 2 and past.variance > 0
 

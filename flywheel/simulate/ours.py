@@ -63,7 +63,7 @@ class Campaign:
         )
 
     def _calibrate(self) -> None:
-        blocks = self.settings.calibration if self.hot else self.settings.calibration // 2
+        blocks = self.settings.calibration if self.hot else self.settings.cold_calibration
         made = [self._block(NULL) for _ in range(blocks)]
         self._remember(made, null=True)
 

@@ -9,7 +9,7 @@ import pytest
 
 from flywheel.band import Pool
 from flywheel.decide import Rule
-from flywheel.screen import Screened, choose, ready, screen, screen_hot
+from flywheel.screen import Screened, choose, screen, screen_hot, spread_known
 
 RULE = Rule()
 PAST = Pool(0.007**2, 30.0)
@@ -53,10 +53,10 @@ def test_what_the_canaries_show_raises_the_bar() -> None:
 
 
 def test_without_a_spread_nothing_is_screened() -> None:
-    assert ready(PAST)
-    assert not ready(Pool(0.0, 0.0))
-    assert not ready(Pool(0.0, 30.0))
-    assert not ready(Pool(1.0, 1.0))
+    assert spread_known(PAST)
+    assert not spread_known(Pool(0.0, 0.0))
+    assert not spread_known(Pool(0.0, 30.0))
+    assert not spread_known(Pool(1.0, 1.0))
 
 
 def test_a_family_sends_its_best_and_only_it() -> None:
