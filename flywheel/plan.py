@@ -280,8 +280,9 @@ def _screen_step(
     mates = [x for x in (*family, *rest) if not x.hot and x.boot == lever.boot]
     if not mates:
         return None
-    if not spread_known(_spread(view, campaign, lever, hot=False)):
-        nulls = [v for v in mine if v.purpose == "null" and not v.blocks[0].hot]
+    nulls = [v for v in mine if v.purpose == "null" and not v.blocks[0].hot]
+    known = spread_known(_spread(view, campaign, lever, hot=False))
+    if not known or sum(len(v.measured) for v in nulls) < campaign.settings.cold_calibration:
         return _calibrate(view, campaign, nulls, best, hot=False)
     step = _open(view, campaign, best, lever, "lever", f"screen, with {mates[0].name}: {why}")
     second = f"v{int(step.variant_id[1:]) + 1:04d}"

@@ -55,7 +55,7 @@ def append_decision(
     """A verdict with its findings; returns the findings' sentences."""
     budget = view.budget(variant.campaign_id)
     # A lever that was looked at has spent its test, however it ended; a screen is no look.
-    test = budget.tests + 1 if verdict.n and variant.measured else None
+    test = budget.tests + 1 if verdict.n else None
     number = _append_verdict(
         writer, variant, verdict, rule, now_utc, test=test, promotions=budget.promotions
     )
@@ -102,7 +102,7 @@ def _screen_verdict(answer: Screened, rule: Rule) -> Verdict:
     closed = answer.high < log_gain(rule.useful)
     seen = gain_fraction(answer.needed + Z_POWER * answer.sd)
     return Verdict(
-        "rejected" if closed else "inconclusive", "screened_out", answer.sentence, 1, answer.band,
+        "rejected" if closed else "inconclusive", "screened_out", answer.sentence, 0, answer.band,
         0.0, 0.0, detectable=None if closed else seen, sd=answer.sd,
     )
 
@@ -178,6 +178,8 @@ def details(verdict: Verdict) -> dict[str, Any]:
 def sentences(variant: VariantRow, verdict: Verdict) -> tuple[str, ...]:
     """The findings that a decision is worth."""
     lever, blocks = variant.lever, "1 block" if verdict.n == 1 else f"{verdict.n} blocks"
+    if not verdict.n and variant.screened is not None:
+        blocks = "one load of a screen"
     if variant.null:
         word = "promoted, wrongly" if verdict.ending == "promoted" else "not promoted"
         return (f"canary {variant.id} was {word}: {verdict.sentence}, {blocks}",)
