@@ -70,7 +70,7 @@ def import_(source: Path, path: Path) -> Portable:
             if path.exists():
                 return _into_empty(stream, source, path)
             found: list[Portable] = []
-            store.create(path, lambda writer: found.append(_fill(writer, stream, source)))
+            store.make(path, lambda writer: found.append(_fill(writer, stream, source)))
             return found[0]
     except OSError as error:
         raise LedgerError(f"{source} cannot be read: {error.strerror}") from error
