@@ -69,7 +69,8 @@ def _progress(*, shown: bool) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error while that is a terminal."""
     from rich.progress import Progress
 
-    bar = Progress(console=error_console(), transient=True, disable=not shown)
+    page = error_console()
+    bar = Progress(console=page, transient=True, disable=not (shown and page.is_terminal))
     with bar:
         task = bar.add_task("runs", total=None)
 
