@@ -17,6 +17,7 @@ from flywheel.attend import Attended, attend
 from flywheel.clock import Clock, span_text, utc_text
 from flywheel.display import STYLES, Display
 from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError, Refused
+from flywheel.guarding import guard_of
 from flywheel.halting import Evidence, alarms, halt_sentence
 from flywheel.lease import Lease
 from flywheel.ledger import halts, views
@@ -157,8 +158,11 @@ class Night:
 
     def _load(self, step: plan.NextBlock, load: plan.Load) -> Wish | bool:
         """One engine run.  True: it was good; False: its block is void; a wish: stop."""
+        with self.ledger.reading() as connection:
+            guard = guard_of(connection, self.order)
+        known = self._fingerprints.get(step.block_id)
         manifest = plan_manifest(
-            self.order, step, load, self._fingerprints.get(step.block_id), now_utc=self._now()
+            self.order, step, load, known, now_utc=self._now(), guard=guard
         )
         run_dir = self.order.runs_dir / manifest.run_id
         judge.start_run(self.ledger, manifest, slot=load.slot, now_utc=self._now())
