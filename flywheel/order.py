@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flywheel import host, launch, lineage, plan
 from flywheel.best import Best
@@ -78,10 +79,12 @@ def plan_manifest(
     *,
     now_utc: str,
     campaign: CampaignRow | None = None,
+    guard: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Everything needed to repeat one load; ``known``: fingerprints of the block's earlier ones.
 
-    With its ``campaign`` the manifest also says where in the history the run belongs.
+    With its ``campaign`` the manifest also says where in the history the run belongs. ``guard``
+    holds the limits of the run's memory guard; a run without them has none.
     """
     nonce = new_nonce()
     slot = "" if step.hot else f".{load.slot}"
@@ -119,6 +122,7 @@ def plan_manifest(
         load_limit=host.load_limit(host.cores()),
         fingerprints=dict(known) if known else None,
         lineage=None if campaign is None else lineage.to_json(campaign, step),
+        guard=guard,
     )
 
 
