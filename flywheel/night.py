@@ -16,12 +16,8 @@ from flywheel import best, entry, epoch, handover, ingest, judge, launch, narrat
 from flywheel.attend import Attended, attend
 from flywheel.clock import Clock, span_text, utc_text
 from flywheel.display import STYLES, Display
-<<<<<<< HEAD
 from flywheel.errors import LaunchError, LedgerBusy, LedgerError, Refused
-=======
-from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError, Refused
 from flywheel.guarding import guard_of
->>>>>>> 98de5b611d80105ac88c13be3edd2de2e2876eaa
 from flywheel.halting import Evidence, alarms, halt_sentence
 from flywheel.lease import Lease
 from flywheel.ledger import halts, views
@@ -166,14 +162,9 @@ class Night:
             guard = guard_of(connection, self.order)
         known = self._fingerprints.get(step.block_id)
         manifest = plan_manifest(
-<<<<<<< HEAD
-            self.order, step, load, self._fingerprints.get(step.block_id), now_utc=self._now(),
+            self.order, step, load, known, now_utc=self._now(), guard=guard,
             campaign=self._view().campaign,
         )  # fmt: skip
-=======
-            self.order, step, load, known, now_utc=self._now(), guard=guard
-        )
->>>>>>> 98de5b611d80105ac88c13be3edd2de2e2876eaa
         run_dir = self.order.runs_dir / manifest.run_id
         judge.start_run(self.ledger, manifest, slot=load.slot, now_utc=self._now())
         self._do(f"{step.purpose}: {narrate.label(step)}", manifest.run_id)
