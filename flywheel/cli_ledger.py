@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -65,14 +65,19 @@ def verify(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) 
 
 
 @contextmanager
-def _progress(*, shown: bool) -> Iterator[object]:
+def _progress(*, shown: bool) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error while that is a terminal."""
     from rich.progress import Progress
 
-    bar = Progress(console=error_console(), transient=True, disable=not shown)
+    page = error_console()
+    bar = Progress(console=page, transient=True, disable=not (shown and page.is_terminal))
     with bar:
         task = bar.add_task("runs", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield show
 
 
 @app.command()
@@ -123,7 +128,8 @@ def rebuild(
 def _rebuild_from(runs: Path, path: Path, *, json_: bool) -> int:
     from flywheel.ledger.replay import replay
 
-    found = replay(runs.expanduser(), path)
+    with _progress(shown=not json_) as progress:
+        found = replay(runs.expanduser(), path, progress=progress)
     if json_:
         emit({
             "ledger": str(path), "runs": found.runs, "skipped": list(found.skipped),

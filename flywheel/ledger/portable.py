@@ -70,7 +70,7 @@ def import_(source: Path, path: Path) -> Portable:
             if path.exists():
                 return _into_empty(stream, source, path)
             found: list[Portable] = []
-            store.create(path, lambda writer: found.append(_fill(writer, stream, source)))
+            store.make(path, lambda writer: found.append(_fill(writer, stream, source)))
             return found[0]
     except OSError as error:
         raise LedgerError(f"{source} cannot be read: {error.strerror}") from error
@@ -152,13 +152,15 @@ class _Reader:
         try:
             value = json.loads(line)
         except ValueError:
-            raise self._broken("a line is not JSON") from None
+            raise self.broken("a line is not JSON") from None
         if self._ended:
-            raise self._broken("something follows its last line")
+            raise self.broken("something follows its last line")
         if isinstance(value, list):
+            if self.table is None:
+                raise self.broken("it is no exported ledger")
             self.rows += 1
         elif not isinstance(value, dict):
-            raise self._broken("a line is neither a row nor a heading")
+            raise self.broken("a line is neither a row nor a heading")
         if not (isinstance(value, dict) and "sha256" in value):
             self.digest.update(line)
         return value
@@ -170,18 +172,18 @@ class _Reader:
         elif "table" in heading:
             self.table = models.metadata.tables.get(str(heading["table"]))
             if self.table is None:
-                raise self._broken(f"it has a table {heading['table']} that is none of ours")
+                raise self.broken(f"it has a table {heading['table']} that is none of ours")
             self.columns = [c.name for c in self.table.columns]
             if heading.get("columns") != self.columns:
-                raise self._broken(f"its table {self.table.name} has other columns than ours")
+                raise self.broken(f"its table {self.table.name} has other columns than ours")
         else:
             self._ended = True
             if heading != {"rows": self.rows, "sha256": self.digest.hexdigest()}:
-                raise self._broken("it does not match its own hash")
+                raise self.broken("it does not match its own hash")
 
     def _start(self, header: dict[str, Any]) -> None:
         if header.get("format") != FORMAT:
-            raise self._broken("it is no exported ledger")
+            raise self.broken("it is no exported ledger")
         if header.get("schema") != models.SCHEMA_VERSION:
             raise LedgerError(
                 f"{self.source} has schema version {header.get('schema')}, and this flywheel "
@@ -192,22 +194,25 @@ class _Reader:
     def close(self) -> None:
         """Raise unless the file came to its end."""
         if not self._ended:
-            raise self._broken("it breaks off")
+            raise self.broken("it breaks off")
 
-    def _broken(self, why: str) -> LedgerError:
+    def broken(self, why: str) -> LedgerError:
+        """The error to raise."""
         return LedgerError(f"{self.source} cannot be imported: {why}")
 
 
 def _append(writer: Writer, reader: _Reader, rows: Sequence[Sequence[Any]]) -> None:
     table = reader.table
-    if table is None or any(len(row) != len(reader.columns) for row in rows):
-        raise LedgerError(f"{reader.source} cannot be imported: a row does not fit its table")
+    assert table is not None
     blobs = {c.name for c in table.columns if isinstance(c.type, LargeBinary)}
-    values = [
-        {
-            name: base64.b64decode(value) if name in blobs else value
-            for name, value in zip(reader.columns, row, strict=True)
-        }
-        for row in rows
-    ]
+    try:
+        values = [
+            {
+                name: base64.b64decode(value) if name in blobs else value
+                for name, value in zip(reader.columns, row, strict=True)
+            }
+            for row in rows
+        ]
+    except (TypeError, ValueError):
+        raise reader.broken(f"a row does not fit its table {table.name}") from None
     writer.connection.execute(insert(table), values)

@@ -62,7 +62,7 @@ class Ledger:
         place.check(path)
         if not path.exists():
             with suppress(FileExistsError):
-                create(path)
+                make(path)
         ledger = cls(path, _file_engine(path), writable=True)
         try:
             ledger._bring_up_to_date()
@@ -226,7 +226,7 @@ def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def create(path: Path, fill: Callable[[Writer], object] = lambda writer: None) -> None:
+def make(path: Path, fill: Callable[[Writer], object] = lambda writer: None) -> None:
     """Put a new ledger, filled in one transaction, under its name: whole, or not at all.
 
     FileExistsError when the name is taken by then, as by another process that was first.

@@ -17,8 +17,7 @@ from flywheel.manifest import Manifest
 from flywheel.measurement import measurements
 from flywheel.parse import parse
 from flywheel.record import RunRecord
-
-_SHOWN = 20
+from flywheel.ruler import Ruler
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +77,12 @@ class _Run:
 
 def _identities(connection: Connection) -> Iterator[str]:
     """Rulers and levers whose identity is not the hash of what they hold."""
-    view = views.load(connection)
-    for row in connection.execute(select(models.ruler.c.id, models.ruler.c.identity)):
-        if view.rulers[row.id].identity != row.identity:
+    for row in connection.execute(select(models.ruler.c.identity, models.ruler.c.fields)):
+        if Ruler.from_dict(json.loads(row.fields)).identity != row.identity:
             yield f"ruler {row.identity} does not have the fields of its identity"
-    stored = connection.execute(select(models.lever.c.identity)).scalars().all()
-    known = {v.lever.identity for v in view.variants}
-    for identity in stored:
-        if identity not in known:
-            yield f"lever {identity} does not change what its identity says, or nothing used it"
+    for identity, lever in views.levers(connection).items():
+        if lever.identity != identity:
+            yield f"lever {lever.name} does not change what its identity {identity} says"
 
 
 def _verify_run(
@@ -100,7 +96,7 @@ def _verify_run(
         return True, 0, (str(error),)
     if manifest.run_id != run.id:
         return text is not None, 0, (f"run {run.id} has the manifest of {manifest.run_id}",)
-    if run.outcome is None or run.outcome != "ok":
+    if run.outcome != "ok":
         return text is not None, 0, ()
     if text is None:
         return False, 0, (f"run {run.id} is ok, but its log is not there",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +13,7 @@ import pytest
 from records import NOW, World, drive, lever, manifest_of, play
 
 from flywheel import best as best_of
-from flywheel import judge, plan
+from flywheel import judge, lineage, plan
 from flywheel.campaign import QUICK
 from flywheel.errors import LedgerError
 from flywheel.ledger import views
@@ -172,6 +173,17 @@ def test_a_screen_that_was_cut_short_goes_on_where_it_stopped(ledger: Ledger) ->
     assert again.screen
     assert again.mate == step.mate
     assert [(x.slot, x.arms[0][0]) for x in again.loads()] == [(1, "B"), (2, "C"), (3, "A")]
+
+
+def test_the_lineage_of_a_screen_holds_its_mate(ledger: Ledger) -> None:
+    world, levers = World(GAINS, load_sd=0.004), [cold("fast"), cold("slow")]
+    while not (step := plan.next_step(see(ledger), levers)).screen:
+        play(ledger, step, world)
+    campaign = see(ledger).campaign
+    told = json.loads(json.dumps(lineage.to_json(campaign, step)))
+    again = lineage.from_json(told)
+    assert again.campaign == campaign
+    assert again.step == replace(step, new_variant=False, new_block=False)
 
 
 def test_what_passed_against_an_older_incumbent_is_confirmed_against_the_new_one(
