@@ -180,7 +180,7 @@ def test_a_standing_halt_is_on_the_first_screen(tmp_path: Path) -> None:
     halted = gather(opened, [])
     text = flat(on_terminal(halted, 80))
     assert "HALTED memory_not_back: 9 GB did not come back" in text
-    assert halted.next == "HALTED: 9 GB did not come back"
+    assert halted.next.startswith("HALTED: 9 GB did not come back; flywheel resume")
     assert "Halted: memory_not_back" in html.render(halted)
     halts.resume(opened, "a leak, fixed", NOW)
     assert gather(opened, []).halts == ()
