@@ -75,8 +75,10 @@ def next_step(
         budget = campaign.settings.budget
         return Stop(f"the error budget of this epoch, {budget} tests, is spent; declare a new one")
     if _canary_due(campaign, mine, len(ready)):
-        # A canary is of the kind of what comes next, and is confirmed without a screen.
-        cold = bool(ready) and not ranked(view, ready)[0][0].lever.hot
+        # A canary is of the kind of what comes next, and is confirmed without a screen. For one
+        # cold lever alone it would cost more than the lever.
+        several = sum(not c.lever.hot for c in ready) > 1
+        cold = several and not ranked(view, ready)[0][0].lever.hot
         return _open(
             view, campaign, best, null_lever(), "canary", _canary_why(campaign), hot=not cold
         )
