@@ -49,6 +49,12 @@ def consider(view: View, variant: VariantRow, settings: Settings, alpha_t: float
     return decide(evidence, settings.rule)
 
 
+def first_blocks(variant: VariantRow, n: int) -> VariantRow:
+    """The variant as it was when its n-th block had just been measured."""
+    last = variant.measured[n - 1].serial
+    return replace(variant, blocks=tuple(b for b in variant.blocks if b.serial <= last))
+
+
 def append_decision(
     writer: Writer, view: View, variant: VariantRow, verdict: Verdict, rule: Rule, now_utc: str
 ) -> tuple[str, ...]:
@@ -84,7 +90,7 @@ def close_screened(writer: Writer, now_utc: str) -> tuple[str, ...]:
     for i, variant in enumerate(waiting):
         assert variant.screened is not None
         answer, first = variant.screened.answer, chosen.get(variant.lever.group)
-        spent = _screen_verdict(answer, campaign.settings.rule)
+        spent = screen_verdict(answer, campaign.settings.rule)
         if answer.passed and canonical(dict(variant.incumbent)) != current:
             said = "passed its screen, but the incumbent changed before its confirmation"
             spent = replace(spent, ending="void", code="incumbent_moved", sentence=said)
@@ -97,7 +103,7 @@ def close_screened(writer: Writer, now_utc: str) -> tuple[str, ...]:
     return found
 
 
-def _screen_verdict(answer: Screened, rule: Rule) -> Verdict:
+def screen_verdict(answer: Screened, rule: Rule) -> Verdict:
     """The ending of a lever that a screen turned away: closed only if its gain is bounded."""
     closed = answer.high < log_gain(rule.useful)
     seen = gain_fraction(answer.needed + Z_POWER * answer.sd)
