@@ -91,13 +91,18 @@ def level_history(
 ) -> tuple[list[tuple[float, int]], tuple[Series, ...]]:
     """Levels (log cost, session) of one configuration, and all other configurations' as series.
 
-    Every block gives its incumbent's level, and with its effect the candidate's.
+    Every block gives its incumbent's level, and with its effect the candidate's. A level expires
+    with the engine's code: only blocks of the code that ran last count.
     """
+    newest = max((b for b in view.blocks() if b.ruler_id == ruler_id and b.estimate is not None),
+                 key=lambda b: b.serial, default=None)  # fmt: skip
+    source = None if newest is None else newest.source_sha256
     wanted = canonical(dict(config))
     levels: dict[str, list[tuple[float, int, int]]] = defaultdict(list)
     for variant in view.variants:
         for block in variant.measured:
-            if block.ruler_id != ruler_id or block.estimate is None:
+            other = block.ruler_id != ruler_id or block.source_sha256 != source
+            if other or block.estimate is None:
                 continue
             for name, value in _levels(variant, block):
                 levels[name].append((value, variant.campaign_id, block.serial))

@@ -14,7 +14,7 @@ from flywheel.history import series
 from flywheel.ledger import models, views
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.ledger.store import Writer
-from flywheel.lever import canonical
+from flywheel.lever import canonical, fingerprint
 from flywheel.plan import null_alarm
 from flywheel.screen import Screened, choose
 
@@ -156,7 +156,8 @@ def _append_verdict(
         high=_bounded(band.high if band else None), nu=band.nu if band else None,
         e_value=min(verdict.e_value, 1e299), alpha_t=verdict.alpha_t, test=test,
         promotions_before=promotions, rule_version=rule.version, rule=rule.as_dict(),
-        details=details(verdict), supersedes=supersedes, created_utc=now_utc,
+        details={**details(verdict), "conditions": conditions(variant)},
+        supersedes=supersedes, created_utc=now_utc,
     )
     writer.append_all(
         models.decision_block,
@@ -167,6 +168,16 @@ def _append_verdict(
 
 def _bounded(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def conditions(variant: VariantRow) -> dict[str, Any]:
+    """What a verdict holds under: a change of any of these reopens what it closed."""
+    last = variant.measured[-1] if variant.measured else variant.screened
+    return {
+        "incumbent": fingerprint(dict(variant.incumbent)),
+        "ruler_id": None if last is None else last.ruler_id,
+        "source_sha256": None if last is None else last.source_sha256,
+    }
 
 
 def details(verdict: Verdict) -> dict[str, Any]:
