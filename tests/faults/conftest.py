@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from boxes import Box
 
 
 @pytest.fixture(autouse=True)
 def _own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLYWHEEL_LEASE", str(tmp_path / "device.lock"))
     monkeypatch.delenv("FLYWHEEL_LEDGER", raising=False)
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    made = Box(tmp_path)
+    yield made
+    made.clear()
