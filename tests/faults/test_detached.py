@@ -129,6 +129,7 @@ def test_a_reader_that_goes_away_does_not_end_the_night(box: Box) -> None:
     daemon.stderr.close()
     wait_for(lambda: daemon.poll() is not None, 40.0)
     daemon.stdout = daemon.stderr = None
+    assert daemon.returncode == 0
     assert [row.outcome for row in box.rows()] == ["ok", "ok"]
 
 
