@@ -12,23 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel import (
-    best,
-    device,
-    epoch,
-    handover,
-    ingest,
-    judge,
-    launch,
-    narrate,
-    pace,
-    plan,
-    proof,
-)
+from flywheel import best, device, epoch, handover, ingest, judge, launch, narrate, pace, plan
 from flywheel.attend import Attended, attend
 from flywheel.clock import Clock, span_text, utc_text
 from flywheel.display import STYLES, Display
 from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError, Refused
+from flywheel.guarding import guard_of
 from flywheel.halting import Evidence, alarms, halt_sentence
 from flywheel.lease import Lease
 from flywheel.ledger import halts, takeovers, views
@@ -87,7 +76,7 @@ class Night:
         self.ledger.may_wait = lambda: self.wishes.asked() is None
         try:
             with self.display.open():
-                wish = self._prove() or self._reconcile() or self._start() or self._loop()
+                wish = self._reconcile() or self._start() or self._loop()
                 self.session.reason = wish.reason
                 self.session.stopped = wish.code == "interrupted"
         except LedgerBusy as error:
@@ -170,8 +159,11 @@ class Night:
 
     def _load(self, step: plan.NextBlock, load: plan.Load) -> Wish | bool:
         """One engine run.  True: it was good; False: its block is void; a wish: stop."""
+        with self.ledger.reading() as connection:
+            guard = guard_of(connection, self.order)
+        known = self._fingerprints.get(step.block_id)
         manifest = plan_manifest(
-            self.order, step, load, self._fingerprints.get(step.block_id), now_utc=self._now()
+            self.order, step, load, known, now_utc=self._now(), guard=guard
         )
         run_dir = self.order.runs_dir / manifest.run_id
         judge.start_run(self.ledger, manifest, slot=load.slot, now_utc=self._now())
@@ -310,10 +302,6 @@ class Night:
         session.adopted, session.runs, session.ok = session.runs, 0, 0
         session.engine_s, session.blocked_in_a_row = 0.0, 0
         return None
-
-    def _prove(self) -> Wish | None:
-        self._do("proving the ledger", None)
-        return proof.prove(self.ledger, self.wishes, now_utc=self._now(), say=self.display.say)
 
     def _start(self) -> Wish | None:
         """Take the device and go on with a campaign; Refused while a halt stands."""

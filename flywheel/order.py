@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flywheel import host, launch, plan
 from flywheel.best import Best
@@ -76,8 +77,12 @@ def plan_manifest(
     known: Mapping[str, str] | None,
     *,
     now_utc: str,
+    guard: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Everything needed to repeat one load; ``known``: fingerprints of the block's earlier ones."""
+    """Everything needed to repeat one load; ``known``: fingerprints of the block's earlier ones.
+
+    ``guard`` holds the limits of the run's memory guard; a run without them has none.
+    """
     nonce = new_nonce()
     slot = "" if step.hot else f".{load.slot}"
     run_id = f"r{step.block_id[1:]}{slot}-{secrets.token_hex(3)}"
@@ -113,6 +118,7 @@ def plan_manifest(
         heartbeat_gap_s=HEARTBEAT_GAP_S,
         load_limit=host.load_limit(host.cores()),
         fingerprints=dict(known) if known else None,
+        guard=guard,
     )
 
 
