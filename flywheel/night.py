@@ -12,7 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel import best, entry, epoch, handover, ingest, judge, launch, narrate, pace, plan
+from flywheel import (
+    best,
+    device,
+    entry,
+    epoch,
+    handover,
+    ingest,
+    judge,
+    launch,
+    narrate,
+    pace,
+    plan,
+)
 from flywheel.attend import Attended, attend
 from flywheel.clock import Clock, span_text, utc_text
 from flywheel.display import STYLES, Display
@@ -20,7 +32,7 @@ from flywheel.errors import LaunchError, LedgerBusy, LedgerError, Refused
 from flywheel.guarding import guard_of
 from flywheel.halting import Evidence, alarms, halt_sentence
 from flywheel.lease import Lease
-from flywheel.ledger import halts, views
+from flywheel.ledger import halts, takeovers, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.manifest import Manifest
@@ -65,7 +77,8 @@ class Night:
         self.turn = Turn(
             order, self.session, wishes, clock, load_s=self._load_s, tell=self._tell
         )
-        self.room = Room(order, self.session, wishes, clock, tell=self._tell)
+        self.room = Room(order, self.session, wishes, clock, ledger=ledger, tell=self._tell)
+        self._entered: dict[str, Any] = {}
 
     # -- the whole night -------------------------------------------------------------------
 
@@ -175,6 +188,7 @@ class Night:
             run_expected_s=self._expected_s(),
             progress=Progress(),
         )
+        self._entered = {"room": self.room.enter()}
         attended = self._launch_and_attend(run_dir, manifest)
         return self._finish(run_dir, manifest, attended)
 
@@ -207,7 +221,6 @@ class Night:
             self.wishes,
             child=child,
             show=show,
-            watch_device=self.room.watch_device,
             patience_s=self.order.patience_s,
         )
 
@@ -231,6 +244,8 @@ class Night:
                 state,
                 stopped_as=wish.code if wish is not None else "interrupted",
                 contamination=attended.contamination,
+                contaminated_as=attended.contaminated_as,
+                evidence={**self._entered, "surroundings": attended.surroundings},
             )
 
         got = self.wishes.during(read)
@@ -303,6 +318,7 @@ class Night:
         if isinstance(taken, Wish):
             return taken
         self._lease = taken
+        self._record_takeover(taken)
         self._ready()
         said = epoch.declare(
             self.ledger, self._view(), self.order, self._settled(), now_utc=self._now()
@@ -310,6 +326,20 @@ class Night:
         if said is not None:
             self.display.say(f"a new campaign: the one before ended, {said}")
         return None
+
+    def _record_takeover(self, taken: Lease) -> None:
+        """A lease that nobody gave back was taken: the history says from whom, and the proof."""
+        if (takeover := taken.takeover) is None:
+            return
+        self.display.say(f"the device was not given back by {takeover.previous}: {takeover.proof}")
+        takeovers.record(
+            self.ledger,
+            path=str(taken.path),
+            device=device.key(),
+            previous=takeover.previous.to_json(),
+            proof=takeover.proof,
+            now_utc=self._now(),
+        )
 
     def _halted(self) -> Wish | None:
         """Write down what must stop everything, and stop; a halt stands until it is resumed."""
