@@ -82,12 +82,12 @@ class Clocks:
     def suspended_s(self, later: Clocks) -> float:
         """How long the box slept between this moment and a later one."""
         awake_ns = later.monotonic_ns - self.monotonic_ns
-        return round((later.boot_ns - self.boot_ns - awake_ns) / 1e9, 3)
+        return round((later.boot_ns - self.boot_ns - awake_ns) / 1e9, 3) + 0.0
 
     def wall_step_s(self, later: Clocks) -> float:
         """How far the wall clock was set between this moment and a later one."""
         passed_ns = later.boot_ns - self.boot_ns
-        return round((later.wall_ns - self.wall_ns - passed_ns) / 1e9, 3)
+        return round((later.wall_ns - self.wall_ns - passed_ns) / 1e9, 3) + 0.0
 
 
 @dataclass(slots=True)
