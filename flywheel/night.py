@@ -112,7 +112,7 @@ class Night:
 
     def _loop(self) -> Wish:
         while True:
-            if (wish := self.turn.over() or self._halted()) is not None:
+            if (wish := self._halted() or self.turn.over()) is not None:
                 return wish
             step = plan.next_step(
                 self._view(),

@@ -16,7 +16,7 @@ def halted(ledger: Ledger, *, now_utc: str) -> str | None:
             halts.halt(ledger, alarm.code, alarm.reason, alarm.run_id, now_utc)
     with ledger.reading() as connection:
         standing = halts.standing(connection)
-    return halt_sentence(standing[0].reason) if standing else None
+    return halt_sentence(standing[0].code, standing[0].reason) if standing else None
 
 
 def settled(ledger: Ledger) -> frozenset[Evidence]:
