@@ -62,6 +62,7 @@ def test_a_containers_limit_counts_when_it_is_tighter_than_the_host(tmp_path: Pa
     group(root / "a", "max", 900_000, stat)
     memory = host(tmp_path, 10_000, "1:name=systemd:/x\n0::/a/b\n")
     assert memory.limits_seen == 2
+    assert memory.total_bytes() == 1_000_000
     assert memory.read() == 100_000 + 8192
     # A tighter limit further up counts as well; one that is overdrawn leaves nothing.
     group(root / "a", 880_000, 900_000, stat)
@@ -69,6 +70,7 @@ def test_a_containers_limit_counts_when_it_is_tighter_than_the_host(tmp_path: Pa
     group(root / "a", "max", 1)
     group(root / "a" / "b", 10**12, 1)
     assert memory.read() == 10_000 * 1024
+    assert memory.total_bytes() == 1000 * 1024
 
 
 def test_a_cgroup_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
