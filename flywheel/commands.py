@@ -19,7 +19,7 @@ from rich.text import Text
 from flywheel import best, cli_levers, daemon, doctor, launch, serve, suite
 from flywheel.campaign import FULL, QUICK
 from flywheel.clock import SystemClock, Window, count, span_text
-from flywheel.display import Display
+from flywheel.display import Display, forgiven
 from flywheel.errors import FlywheelError, UsageError
 from flywheel.ledger import views
 from flywheel.lever import Lever
@@ -89,13 +89,15 @@ def run(
     session = daemon.run(order, levers, clock=clock, display=display)
     wall_s = clock.monotonic_s() - began_s
     document = _document(path, levers)
-    if json_:
-        report = {} if document is None else document_json(document)
-        emit({**report, "session": session_json(session, wall_s)})
-    else:
-        _print_session(session, wall_s)
-        if document is not None:
-            tables.render(document)
+    # A terminal that is gone by now takes nothing from what the night was worth.
+    with forgiven():
+        if json_:
+            report = {} if document is None else document_json(document)
+            emit({**report, "session": session_json(session, wall_s)})
+        else:
+            _print_session(session, wall_s)
+            if document is not None:
+                tables.render(document)
     if session.halted:
         return REFUSED
     nothing_good = session.runs > 0 and session.ok == 0 and not session.stopped
