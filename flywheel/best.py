@@ -8,7 +8,7 @@ from typing import Any
 
 from flywheel.band import Band, effect_band, level_band, pool
 from flywheel.errors import LedgerError
-from flywheel.history import Levels, level_history, levels, series
+from flywheel.history import Levels, level_history, levels, newest_source, series
 from flywheel.ledger.rows import BlockRow, VariantRow, View
 from flywheel.lever import canonical, fingerprint
 
@@ -96,9 +96,10 @@ def headline(view: View, best: Best) -> tuple[Band, tuple[BlockRow, ...]] | None
 def level(view: View, config: Mapping[str, Any], ruler_id: int) -> tuple[Band, int] | None:
     """Where the next load of a configuration should fall (log ms/token) and from how many sessions.
 
-    Loads of other configurations lend their spread, never their level. None if never measured.
+    Loads of other configurations lend their spread, never their level. A level expires with the
+    engine's code: only blocks of the code that ran last count. None if never measured.
     """
-    return level_of(levels(view, ruler_id), config)
+    return level_of(levels(view, ruler_id, newest_source(view, ruler_id)), config)
 
 
 def level_of(known: Levels, config: Mapping[str, Any]) -> tuple[Band, int] | None:

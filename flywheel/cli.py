@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from flywheel import cli_daemon, cli_ledger, cli_levers, cli_report
+from flywheel import cli_daemon, cli_ledger, cli_levers, cli_readjudicate, cli_report
 from flywheel.errors import FlywheelError
 from flywheel.terminal import (
     FAILED,
@@ -40,6 +40,7 @@ app = typer.Typer(
 app.add_typer(cli_levers.app, name="levers")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_report.app, name="report")
+app.command()(cli_readjudicate.readjudicate)
 
 CheckpointOption = Annotated[
     Path | None,
@@ -162,33 +163,6 @@ def best_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -
     from flywheel import commands
 
     return commands.show_best(ledger_path(ledger), json_=json_)
-
-
-@app.command()
-def readjudicate(
-    ledger: LedgerOption = Path("ledger.db"),
-    delta_min: Annotated[
-        float, typer.Option("--delta-min", help="What a lever must save to be promoted.")
-    ] = 0.005,
-    useful: Annotated[
-        float, typer.Option("--useful", help="Worth less than this for sure is closed early.")
-    ] = 0.01,
-    guard: Annotated[
-        float, typer.Option("--guard", help="The loss that no category may hide.")
-    ] = 0.02,
-    n_max: Annotated[int, typer.Option("--n-max", min=2, help="Blocks before giving up.")] = 8,
-    json_: JsonOption = False,
-) -> int:
-    """Decide every past lever again under another rule; nothing is measured again or lost.
-
-    Example: flywheel readjudicate --delta-min 0.01 --useful 0.02
-    """
-    from flywheel import commands
-
-    return commands.readjudicate(
-        ledger_path(ledger), delta_min=delta_min, useful=useful, guard=guard, n_max=n_max,
-        json_=json_,
-    )  # fmt: skip
 
 
 # Newer typer carries its own copy of click, older ones import it; this finds either's base class.

@@ -10,20 +10,18 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.text import Text
 
-from flywheel import best, cli_levers, daemon, doctor, launch, lease, serve, suite
+from flywheel import best, cli_levers, daemon, doctor, launch, serve, suite
 from flywheel.campaign import FULL, QUICK
-from flywheel.clock import SystemClock, Window, count, span_text, utc_text
-from flywheel.decide import Rule
-from flywheel.display import Display
-from flywheel.errors import DecisionError, FlywheelError, UsageError
-from flywheel.ledger import rebuild, views
+from flywheel.clock import SystemClock, Window, count, span_text
+from flywheel.display import Display, forgiven
+from flywheel.errors import FlywheelError, UsageError
+from flywheel.ledger import views
 from flywheel.lever import Lever
 from flywheel.order import Order, Session, best_json, write_best
 from flywheel.report import gather, tables
@@ -91,13 +89,15 @@ def run(
     session = daemon.run(order, levers, clock=clock, display=display)
     wall_s = clock.monotonic_s() - began_s
     document = _document(path, levers)
-    if json_:
-        report = {} if document is None else document.as_dict()
-        emit({**report, "session": session_json(session, wall_s)})
-    else:
-        _print_session(session, wall_s)
-        if document is not None:
-            tables.render(document)
+    # A terminal that is gone by now takes nothing from what the night was worth.
+    with forgiven():
+        if json_:
+            report = {} if document is None else document.as_dict()
+            emit({**report, "session": session_json(session, wall_s)})
+        else:
+            _print_session(session, wall_s)
+            if document is not None:
+                tables.render(document)
     if session.halted:
         return REFUSED
     nothing_good = session.runs > 0 and session.ok == 0 and not session.stopped
@@ -157,31 +157,6 @@ def show_best(path: Path, *, json_: bool) -> int:
         out.print("the engine's defaults")
     if found.promotions:
         out.print("made by " + ", ".join(f"D{number}" for number in found.promotions))
-    return 0
-
-
-def readjudicate(
-    path: Path, *, delta_min: float, useful: float, guard: float, n_max: int, json_: bool
-) -> int:
-    """`flywheel readjudicate`."""
-    try:
-        rule = Rule(delta_min=delta_min, useful=useful, guard=guard, n_max=n_max)
-    except DecisionError as error:
-        raise UsageError(str(error)) from error
-    opened = open_ledger(path, writing=True)
-    try:
-        # A rule may not change under a night that decides by another one.
-        with lease.Lease.acquire(lease.daemon_path(path), "flywheel readjudicate"):
-            flips = rebuild.readjudicate(opened, rule, now_utc=utc_text())
-    finally:
-        opened.close()
-    if json_:
-        emit({"rule": rule.as_dict(), "flips": [asdict(flip) for flip in flips]})
-        return 0
-    out = console()
-    for flip in flips:
-        out.print(Text(f"D{flip.decision}  {flip.lever}: {flip.before} -> {flip.after}"))
-    out.print("1 verdict flips" if len(flips) == 1 else f"{len(flips)} verdicts flip")
     return 0
 
 

@@ -109,10 +109,11 @@ def _after(view: View, lever: Lever, last: VariantRow, best: Best) -> Candidate 
 def conditions_changed(view: View, last: VariantRow, best: Best) -> tuple[str, ...]:
     """What has changed since a decision, of the conditions that it held under."""
     newest = next((b for b in reversed(view.blocks()) if b.estimate is not None), None)
-    own = last.measured[-1] if last.measured else None
+    own = last.measured[-1] if last.measured else last.screened
     changed = []
-    if canonical(dict(last.incumbent)) != canonical(dict(best.config)):
-        changed.append("the incumbent changed")
+    then, now = dict(last.incumbent), dict(best.config)
+    if fields := sorted(k for k in {*then, *now} if then.get(k, ...) != now.get(k, ...)):
+        changed.append(f"the incumbent changed ({', '.join(fields)})")
     if newest is not None and own is not None:
         if newest.ruler_id != own.ruler_id:
             changed.append("the ruler changed")

@@ -87,8 +87,9 @@ def history(ledger: Path) -> dict[str, Any]:
 @contextmanager
 def _reading(ledger: Path) -> Iterator[sqlite3.Connection]:
     try:
+        # Not read-only: whoever comes first rolls back what a killed writer had begun.
         with closing(
-            sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
+            sqlite3.connect(f"{ledger.as_uri()}?mode=rw", uri=True, timeout=BUSY_S)
         ) as connection:
             connection.row_factory = sqlite3.Row
             yield connection

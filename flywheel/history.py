@@ -89,14 +89,22 @@ def kind_of(block: BlockRow) -> Kind | None:
     return Kind(block.ruler_id, block.estimate.metric, block.estimate.hot)
 
 
-def levels(view: View, ruler_id: int) -> Levels:
-    """Every configuration's levels under one ruler, by its canonical JSON.
+def newest_source(view: View, ruler_id: int) -> str | None:
+    """The engine's code in the newest measured block under one ruler; None before the first."""
+    newest = max((b for b in view.blocks() if b.ruler_id == ruler_id and b.estimate is not None),
+                 key=lambda b: b.serial, default=None)  # fmt: skip
+    return None if newest is None else newest.source_sha256
+
+
+def levels(view: View, ruler_id: int, source: str | None) -> Levels:
+    """Every configuration's levels under one ruler and the engine's code, by its canonical JSON.
 
     Every block gives its incumbent's level, and with its effect the candidate's.
     """
     found: dict[str, list[tuple[float, int, int]]] = defaultdict(list)
     for variant in view.variants:
-        blocks = [b for b in variant.measured if b.ruler_id == ruler_id]
+        blocks = [b for b in variant.measured
+                  if b.ruler_id == ruler_id and b.source_sha256 == source]
         if not blocks:
             continue
         incumbent = found[canonical(dict(variant.incumbent))]

@@ -168,7 +168,7 @@ def _append_variant(
 
 
 def price_out(ledger: Ledger, step: PricedOut, *, now_utc: str) -> None:
-    """Close a lever whose ceiling is under the bar, without a run and without spending budget."""
+    """Close a lever for its ceiling, without a run and without spending budget."""
     with ledger.transaction() as writer:
         _append_variant(
             writer, step.variant_id, step.lever, "lever", step.incumbent, step.candidate, None,
@@ -176,7 +176,7 @@ def price_out(ledger: Ledger, step: PricedOut, *, now_utc: str) -> None:
         )
         view = views.load(writer.connection)
         assert view.campaign is not None
-        verdict = Verdict("rejected", "priced_out", step.why, 0, None, 0.0, 0.0)
+        verdict = Verdict(step.ending, step.code, step.why, 0, None, 0.0, 0.0)
         variant = view.variant(step.variant_id)
         append_decision(writer, view, variant, verdict, view.campaign.settings.rule, now_utc)
 

@@ -3,8 +3,8 @@
 Order of business: stop if a number can no longer be trusted; finish what is open; calibrate the
 ruler with null blocks; place a canary; measure the best against the frozen first configuration
 when that is due; confirm what passed its screen; else the lever with the highest expected gain per
-minute, through a screen where that saves loads or tests. Every choice carries one line that says
-why.
+minute, through a screen where that saves loads or tests; when the queue is dry, take an old
+promotion back to see whether it is still worth having. Every choice carries one line that says why.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from statistics import median
 from typing import Any
 
 from flywheel import best as best_of
+from flywheel.ablation import ablation
 from flywheel.band import Pool, log_gain, pool
 from flywheel.best import Best
+from flywheel.decide import detectable
 from flywheel.eligible import Candidate, Ineligible, admit
 from flywheel.halting import Evidence, alarms, null_alarm
 from flywheel.history import kind_of, series_of
@@ -67,7 +69,9 @@ def next_step(
     if closing or spent:
         ready = ()
     passed = None if closing or spent else confirmation(mine, ready)
-    if (anchor := _anchor(view, campaign, best, last=not (ready or passed))) is not None:
+    more = bool(ready) or passed is not None
+    undo = None if closing or spent or more else ablation(view, best, effective or {})
+    if (anchor := _anchor(view, campaign, best, last=not more and undo is None)) is not None:
         return anchor
     if closing:
         return Stop("closing: told to finish")
@@ -75,14 +79,18 @@ def next_step(
         budget = campaign.settings.budget
         return Stop(f"the error budget of this epoch, {budget} tests, is spent; declare a new one")
     if _canary_due(campaign, mine, len(ready)):
-        # A canary is of the kind of what comes next, and is confirmed without a screen.
-        cold = bool(ready) and not ranked(view, ready)[0][0].lever.hot
+        # A canary is of the kind of what comes next, and is confirmed without a screen. For one
+        # cold lever alone it would cost more than the lever.
+        several = sum(not c.lever.hot for c in ready) > 1
+        cold = several and not ranked(view, ready)[0][0].lever.hot
         return _open(
             view, campaign, best, null_lever(), "canary", _canary_why(campaign), hot=not cold
         )
     if passed is not None:
         said = passed.screened.answer.sentence if passed.screened else ""
         return _another(view, campaign, passed, f"{said}; to be confirmed on fresh blocks")
+    if undo is not None:
+        return _open(view, campaign, best, undo, "lever", f"ablation: {undo.claim}")
     if not ready:
         return Stop(_dry(refused))
     return _lever_step(view, campaign, best, ready)
@@ -239,19 +247,32 @@ def _lever_step(
     view: View, campaign: CampaignRow, best: Best, ready: Sequence[Candidate]
 ) -> NextBlock | PricedOut:
     for candidate in ready:
-        lever = candidate.lever
-        bar = campaign.settings.rule.delta_min
-        if lever.ceiling is not None and lever.ceiling < bar:
-            return PricedOut(
-                lever, variant_id(view), dict(best.config), {**best.config, **lever.change},
-                f"priced out: its ceiling of {lever.ceiling * 100:.2g} % is under the bar of "
-                f"{bar * 100:.2g} %",
-            )
+        if (priced := _priced(view, campaign, best, candidate.lever)) is not None:
+            return priced
     order = ranked(view, ready)
     first, why = order[0]
     if not first.confirm and (screened := _screen_step(view, campaign, best, order)) is not None:
         return screened
     return _open(view, campaign, best, first.lever, "lever", why)
+
+
+def _priced(view: View, campaign: CampaignRow, best: Best, lever: Lever) -> PricedOut | None:
+    """A lever whose ceiling is too low to be worth a run, or to be seen here; None otherwise."""
+    if lever.ceiling is None:
+        return None
+    rule, past = campaign.settings.rule, _spread(view, campaign, lever, hot=lever.hot)
+    place = (lever, variant_id(view), dict(best.config), {**best.config, **lever.change})
+    said = f"its ceiling of {lever.ceiling * 100:.2g} % is under"
+    if lever.ceiling < rule.delta_min:
+        bar = rule.delta_min * 100
+        return PricedOut(*place, f"priced out: {said} the bar of {bar:.2g} %")
+    n, alpha_t = rule.n_max, view.budget(campaign.id).alpha_t
+    nu = past.nu + n - 1
+    seen = detectable(n, past.variance * past.inflation, nu, alpha_t, rule) if past.nu else None
+    if seen is None or lever.ceiling >= seen:
+        return None
+    said = f"unresolvable here: {said} the {seen * 100:.2g} % that {n} blocks could see"
+    return PricedOut(*place, said, "inconclusive", "unresolvable")
 
 
 def _screen_step(

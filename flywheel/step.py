@@ -83,13 +83,19 @@ class NextBlock:
 
 @dataclass(frozen=True, slots=True)
 class PricedOut:
-    """A lever whose ceiling is under the promotion bar: to be closed without a run."""
+    """A lever to be closed without a run, for its ceiling.
+
+    `rejected` when that is under the promotion bar; `inconclusive` when it is over the bar but
+    under what this box could detect at the last block.
+    """
 
     lever: Lever
     variant_id: str
     incumbent: Mapping[str, Any]
     candidate: Mapping[str, Any]
     why: str
+    ending: str = "rejected"
+    code: str = "priced_out"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from flywheel.history import series
 from flywheel.ledger import models, views
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.ledger.store import Writer
-from flywheel.lever import canonical
+from flywheel.lever import canonical, fingerprint
 from flywheel.plan import null_alarm
 from flywheel.screen import Screened, choose
 
@@ -47,6 +47,12 @@ def consider(view: View, variant: VariantRow, settings: Settings, alpha_t: float
         floor_ms=settings.floor_ms,
     )
     return decide(evidence, settings.rule)
+
+
+def first_blocks(variant: VariantRow, n: int) -> VariantRow:
+    """The variant as it was when its n-th block had just been measured."""
+    last = variant.measured[n - 1].serial
+    return replace(variant, blocks=tuple(b for b in variant.blocks if b.serial <= last))
 
 
 def append_decision(
@@ -84,7 +90,7 @@ def close_screened(writer: Writer, now_utc: str) -> tuple[str, ...]:
     for i, variant in enumerate(waiting):
         assert variant.screened is not None
         answer, first = variant.screened.answer, chosen.get(variant.lever.group)
-        spent = _screen_verdict(answer, campaign.settings.rule)
+        spent = screen_verdict(answer, campaign.settings.rule)
         if answer.passed and canonical(dict(variant.incumbent)) != current:
             said = "passed its screen, but the incumbent changed before its confirmation"
             spent = replace(spent, ending="void", code="incumbent_moved", sentence=said)
@@ -97,7 +103,7 @@ def close_screened(writer: Writer, now_utc: str) -> tuple[str, ...]:
     return found
 
 
-def _screen_verdict(answer: Screened, rule: Rule) -> Verdict:
+def screen_verdict(answer: Screened, rule: Rule) -> Verdict:
     """The ending of a lever that a screen turned away: closed only if its gain is bounded."""
     closed = answer.high < log_gain(rule.useful)
     seen = gain_fraction(answer.needed + Z_POWER * answer.sd)
@@ -150,7 +156,8 @@ def _append_verdict(
         high=_bounded(band.high if band else None), nu=band.nu if band else None,
         e_value=min(verdict.e_value, 1e299), alpha_t=verdict.alpha_t, test=test,
         promotions_before=promotions, rule_version=rule.version, rule=rule.as_dict(),
-        details=details(verdict), supersedes=supersedes, created_utc=now_utc,
+        details={**details(verdict), "conditions": conditions(variant)},
+        supersedes=supersedes, created_utc=now_utc,
     )
     writer.append_all(
         models.decision_block,
@@ -161,6 +168,16 @@ def _append_verdict(
 
 def _bounded(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def conditions(variant: VariantRow) -> dict[str, Any]:
+    """What a verdict holds under: a change of any of these reopens what it closed."""
+    last = variant.measured[-1] if variant.measured else variant.screened
+    return {
+        "incumbent": fingerprint(dict(variant.incumbent)),
+        "ruler_id": None if last is None else last.ruler_id,
+        "source_sha256": None if last is None else last.source_sha256,
+    }
 
 
 def details(verdict: Verdict) -> dict[str, Any]:

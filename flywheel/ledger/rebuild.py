@@ -1,8 +1,7 @@
 """Everything again from the stored logs: the proof that the ledger's best is no opinion.
 
 `rebuild` re-parses every log, re-estimates every block and re-decides every lever in the order in
-which it happened, in memory. `readjudicate` re-decides the stored estimates under another rule and
-appends decisions that supersede those that flip. Neither measures anything.
+which it happened, each under the rule that decided it, in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from flywheel.band import pool
 from flywheel.best import Best, fold
 from flywheel.block import BlockEstimate
 from flywheel.campaign import Budget, Settings
-from flywheel.decide import Rule, Verdict
+from flywheel.decide import Verdict
 from flywheel.errors import BlockError
 from flywheel.history import Kind, series_of
 from flywheel.judge import Parse, estimate_block, screen_gains
@@ -25,7 +24,7 @@ from flywheel.ledger.store import Ledger, log_text
 from flywheel.manifest import Manifest
 from flywheel.parse import parse
 from flywheel.record import RunRecord
-from flywheel.verdicts import append_superseding, consider
+from flywheel.verdicts import consider, first_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +41,6 @@ class Rebuilt:
     def same(self) -> bool:
         """Nothing differs."""
         return not self.differences
-
-
-@dataclass(frozen=True, slots=True)
-class Flip:
-    """A verdict that another rule changes."""
-
-    decision: int
-    lever: str
-    before: str
-    after: str
 
 
 def rebuild(ledger: Ledger, *, reread: Parse = parse) -> Rebuilt:
@@ -151,8 +140,10 @@ def _decide_again(view: View, found: list[str]) -> tuple[View, int]:
         budget = budgets.setdefault(variant.campaign_id, Budget(own))
         ending = decision.ending
         if _by_statistics(variant, decision):
-            verdict = consider(view, variant, _settings_of(own, decision), budget.alpha_t)
-            ending = verdict.ending or "undecided"
+            blocks = first_blocks(variant, decision.n)
+            verdict = consider(view, blocks, _settings_of(own, decision), budget.alpha_t)
+            early = decision.code == "stopped_early"
+            ending = verdict.ending or ("inconclusive" if early else "undecided")
             if ending != decision.ending or not _close(verdict, decision):
                 found.append(
                     f"D{decision.number} ({variant.lever.name}) was {decision.ending}, "
@@ -162,7 +153,7 @@ def _decide_again(view: View, found: list[str]) -> tuple[View, int]:
         endings[decision.number] = ending
         if decision.test is not None:
             budgets[variant.campaign_id] = budget.after(ending == "promoted")
-    return _with_endings(view, endings), len(endings)
+    return view.with_endings(endings), len(endings)
 
 
 def _settings_of(own: Settings, decision: DecisionRow) -> Settings:
@@ -176,49 +167,3 @@ def _by_statistics(variant: VariantRow, decision: DecisionRow) -> bool:
 
 def _close(verdict: Verdict, decision: DecisionRow) -> bool:
     return math.isclose(verdict.e_value, decision.e_value, rel_tol=1e-9, abs_tol=1e-12)
-
-
-def _with_endings(view: View, endings: dict[int, str]) -> View:
-    def renewed(row: DecisionRow | None) -> DecisionRow | None:
-        return None if row is None else replace(row, ending=endings.get(row.number, row.ending))
-
-    return replace(
-        view,
-        variants=tuple(replace(v, decision=renewed(v.decision)) for v in view.variants),
-        decisions=tuple(d for d in map(renewed, view.decisions) if d is not None),
-    )
-
-
-def readjudicate(ledger: Ledger, rule: Rule, *, now_utc: str) -> tuple[Flip, ...]:
-    """Decide every past lever again under `rule`; append and return the verdicts that flip.
-
-    A lever that the new rule would have measured further becomes inconclusive, never promoted.
-    """
-    flips = []
-    with ledger.transaction() as writer:
-        view = views.load(writer.connection)
-        budgets: dict[int, Budget] = {}
-        for decision in view.standing():
-            variant = view.variant(decision.variant_id)
-            own = replace(_settings(view, variant), rule=rule)
-            budget = budgets.setdefault(variant.campaign_id, Budget(own))
-            ending = decision.ending
-            if _by_statistics(variant, decision):
-                verdict = consider(view, variant, own, budget.alpha_t)
-                if verdict.ending is None:
-                    verdict = replace(verdict, ending="inconclusive", code="stopped_early")
-                ending = str(verdict.ending)
-                if ending != decision.ending:
-                    append_superseding(
-                        writer, variant, verdict, rule, decision, budget, now_utc
-                    )
-                    flips.append(
-                        Flip(decision.number, variant.lever.name, decision.ending, ending)
-                    )
-            if decision.test is not None:
-                budgets[variant.campaign_id] = budget.after(ending == "promoted")
-    return tuple(flips)
-
-
-def _settings(view: View, variant: VariantRow) -> Settings:
-    return next(c.settings for c in view.campaigns if c.id == variant.campaign_id)

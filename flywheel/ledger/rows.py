@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flywheel.band import Band
@@ -256,6 +256,18 @@ class View:
         mine = {v.id for v in self.of_campaign(campaign_id)}
         tests = (d for d in self.standing() if d.variant_id in mine and d.test is not None)
         return fold_budget(campaign.settings, (d.promoted for d in tests))
+
+    def with_endings(self, endings: Mapping[int, str]) -> View:
+        """The same history, had these decisions ended otherwise."""
+
+        def renewed(row: DecisionRow | None) -> DecisionRow | None:
+            return None if row is None else replace(row, ending=endings.get(row.number, row.ending))
+
+        return replace(
+            self,
+            variants=tuple(replace(v, decision=renewed(v.decision)) for v in self.variants),
+            decisions=tuple(d for d in map(renewed, self.decisions) if d is not None),
+        )
 
     def canaries(self, campaign_id: int | None = None) -> Canaries:
         """Canaries promoted of canaries decided, in one campaign or in all."""

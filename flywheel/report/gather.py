@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection
 
 from flywheel import best as best_of
 from flywheel import plan
+from flywheel.best import Best
 from flywheel.eligible import admit
 from flywheel.ledger import halts, views
 from flywheel.ledger.rows import RunRow
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.lever import KINDS, Lever
+from flywheel.measurement import Measurement
 from flywheel.report.compose import Around, build
 from flywheel.report.detail import NEWEST, best_runs
 from flywheel.report.document import Document, HaltLine, QueueLine
@@ -24,6 +28,43 @@ QUEUE_SHOWN = 5
 PAGE_LINES, MOST_LINES, LEAST_LINES = 6000, 24, 4
 
 
+@dataclass(frozen=True, slots=True)
+class Material:
+    """All that a report reads. `settled` is the evidence of the halts that were lifted."""
+
+    scope: Scope
+    best: Best
+    effective: Mapping[str, Mapping[str, Any]]
+    standing: tuple[HaltLine, ...]
+    settled: frozenset[tuple[str, str | None]]
+    measured: Mapping[str, tuple[Measurement, ...]]
+    evidence: Mapping[str, Evidence]
+
+
+def read(
+    connection: Connection, *, since_utc: str | None = None, with_evidence: bool = False
+) -> Material:
+    """Read the history, and the measurements of the newest runs of the best configuration.
+
+    `with_evidence` also reads each run's manifest and log, for the form that quotes them.
+    Raises LedgerError when the ledger holds no campaign.
+    """
+    view = views.load(connection)
+    best = best_of.fold(view)
+    scope = Scope(view, since_utc)
+    standing = _halts(connection)
+    runs = {run for run, _ in best_runs(view, best)[:NEWEST]}
+    return Material(
+        scope=scope,
+        best=best,
+        effective=views.effective_configs(connection),
+        standing=standing,
+        settled=halts.known(connection) - {(one.code, one.run) for one in standing},
+        measured={run: views.measurements(connection, run) for run in runs},
+        evidence=_evidence(connection, _shown(scope, runs)) if with_evidence else {},
+    )
+
+
 def gather(
     ledger: Ledger,
     levers: Sequence[Lever],
@@ -33,28 +74,21 @@ def gather(
 ) -> Document:
     """The report on the newest campaign, or on all since a moment, with the plan's next step.
 
-    `with_evidence` also reads each run's manifest and log, for the form that quotes them.
     Raises LedgerError when the ledger holds no campaign.
     """
     with ledger.reading() as connection:
-        view = views.load(connection)
-        best = best_of.fold(view)
-        effective = views.effective_configs(connection)
-        wanted = {run for run, _ in best_runs(view, best)[:NEWEST]}
-        measured = {run: views.measurements(connection, run) for run in wanted}
-        scope = Scope(view, since_utc)
-        proof = _evidence(connection, _shown(scope, wanted)) if with_evidence else {}
-        standing = _halts(connection)
-        settled = halts.known(connection) - {(one.code, one.run) for one in standing}
-    step = plan.next_step(view, levers, effective=effective, settled=settled)
-    ready, refused = admit(view, levers, best, effective, KINDS)
+        found = read(connection, since_utc=since_utc, with_evidence=with_evidence)
+    view, standing = found.scope.view, found.standing
+    step = plan.next_step(view, levers, effective=found.effective, settled=found.settled)
+    ready, refused = admit(view, levers, found.best, found.effective, KINDS)
     queue = [QueueLine(c.lever.name, c.lever.label(), why)
              for c, why in plan.ranked(view, ready)[:QUEUE_SHOWN]]
     notes = [r.reason for r in refused if "same change" in r.reason or "closed by" in r.reason]
     said = describe(step)
     if standing:
         said = f"HALTED: {standing[0].reason.rstrip('.')}; flywheel resume --why lifts it"
-    return build(scope, Around(said, queue, standing, notes, measured, proof))
+    around = Around(said, queue, standing, notes, found.measured, found.evidence)
+    return build(found.scope, around)
 
 
 def _halts(connection: Connection) -> tuple[HaltLine, ...]:

@@ -66,14 +66,17 @@ def trace(view: View, *, since_utc: str | None = None) -> Trace:
     if newest is None or newest.ruler_id is None:
         return Trace()
     pairs = _timed(view, newest.ruler_id, since_utc)
-    known = history.levels(view, newest.ruler_id)
-    epochs: dict[str, Epoch] = {}
+    # Another build of the engine is another epoch, whatever its configuration.
+    known = {source: history.levels(view, newest.ruler_id, source)
+             for source in {block.source_sha256 for _, block in pairs}}
+    epochs: dict[tuple[str, str | None], Epoch] = {}
     points = []
     for variant, block in pairs:
         config = variant.candidate if variant.purpose == "anchor" else variant.incumbent
-        key = canonical(dict(config))
+        key = canonical(dict(config)), block.source_sha256
         if key not in epochs:
-            epochs[key] = _epoch(view, variant, best_of.level_of(known, config))
+            found = best_of.level_of(known[block.source_sha256], config)
+            epochs[key] = _epoch(view, variant, found)
         points.append(_level(variant, block, list(epochs).index(key)))
     label = view.rulers[newest.ruler_id].label
     noise = _noise(view, [block for _, block in pairs])

@@ -5,6 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from online_fdr.core.abstract.abstract_gamma_seq import AbstractGammaSequence
+from online_fdr.e_values import ELond
 
 from flywheel.campaign import (
     FULL,
@@ -70,3 +74,26 @@ def test_settings_survive_json_and_refuse_nonsense() -> None:
     for bad in ({"alpha": 0.0}, {"budget": 0}, {"canary_every": 0}):
         with pytest.raises(DecisionError):
             Settings(**bad)
+
+
+@given(
+    st.lists(st.floats(0.0, 1e6), min_size=1, max_size=60),
+    st.integers(1, 40),
+    st.floats(0.01, 0.5),
+)
+def test_every_level_and_rejection_is_that_of_another_implementation(
+    e_values: list[float], budget: int, alpha: float
+) -> None:
+    """The e-LOND of online-fdr, with the same flat weights, on any sequence of e-values."""
+
+    class Flat(AbstractGammaSequence):  # type: ignore[misc]
+        def calc_gamma(self, j: int, *args: object, **kwargs: object) -> float:
+            return 1 / budget if j <= budget else 0.0
+
+    ours, theirs = Budget(Settings(alpha=alpha, budget=budget)), ELond(alpha, Flat(alpha))
+    for e in e_values:
+        level = ours.alpha_t
+        promoted = level > 0 and e >= 1 / level
+        assert theirs.test_one(e) == promoted
+        assert level == pytest.approx(theirs.last_test_level)
+        ours = ours.after(promoted)

@@ -13,9 +13,10 @@ from flywheel import judge, plan
 from flywheel.campaign import QUICK
 from flywheel.errors import LedgerError
 from flywheel.ledger import views
-from flywheel.ledger.rebuild import readjudicate, rebuild
+from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.views import VariantRow, View
+from flywheel.readjudicate import readjudicate
 
 FAST = {'{"threads":2}': -0.05}
 
@@ -121,7 +122,7 @@ def test_a_stricter_rule_flips_verdicts_without_measuring(ledger: Ledger) -> Non
     drive(ledger, [lever("fast"), lever("flat", {"attention": "x"})], World(FAST))
     runs = sum(len(b.runs) for b in see(ledger).blocks())
     rule = replace(QUICK.rule, delta_min=0.2, useful=0.2, version="e2")
-    flips = readjudicate(ledger, rule, now_utc=NOW)
+    flips = readjudicate(ledger, lambda campaign: rule, now_utc=NOW).flips
     assert [(f.lever, f.before, f.after) for f in flips] == [("fast", "promoted", "rejected")]
     view = see(ledger)
     assert sum(len(b.runs) for b in view.blocks()) == runs
@@ -130,14 +131,14 @@ def test_a_stricter_rule_flips_verdicts_without_measuring(ledger: Ledger) -> Non
     assert (old.superseded_by, new.test, new.rule_version) == (new.number, old.test, "e2")
     assert best_of.fold(view).config == {"moe": "loop"}
     assert "promoted became rejected under rule e2" in sentences(ledger)
-    assert readjudicate(ledger, rule, now_utc=NOW) == ()
+    assert readjudicate(ledger, lambda campaign: rule, now_utc=NOW).flips == ()
     assert rebuild(ledger).same
 
 
 def test_readjudication_never_promotes_what_it_would_have_measured_on(ledger: Ledger) -> None:
     drive(ledger, [lever("fast")], World(FAST))
     rule = replace(QUICK.rule, n_min=6, n_max=8, version="e3")
-    flips = readjudicate(ledger, rule, now_utc=NOW)
+    flips = readjudicate(ledger, lambda campaign: rule, now_utc=NOW).flips
     assert ("fast", "inconclusive") in [(f.lever, f.after) for f in flips]
 
 

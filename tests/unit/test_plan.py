@@ -185,7 +185,7 @@ def test_a_changed_condition_reopens_at_lower_odds(tmp_path: Path) -> None:
     view = see(ledger)
     ready, _ = admit(view, [lever("flat", {"x": 1})], best_of.fold(view), {}, KINDS)
     assert ready[0].discount < 1
-    assert "reopened: the incumbent changed since D" in ready[0].note
+    assert "reopened: the incumbent changed (moe) since D" in ready[0].note
     last = next(v for v in view.variants if v.lever.name == "flat")
 
     def moved(_step: plan.NextBlock, made: object) -> object:
@@ -199,7 +199,7 @@ def test_a_changed_condition_reopens_at_lower_odds(tmp_path: Path) -> None:
 
     view = see(ledger)
     assert conditions_changed(view, last, best_of.fold(view)) == (
-        "the incumbent changed", "the ruler changed", "the engine's code changed",
+        "the incumbent changed (moe)", "the ruler changed", "the engine's code changed",
     )
 
 

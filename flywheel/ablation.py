@@ -1,0 +1,75 @@
+"""Is an old promotion still worth having? Its reverse, as a lever like any other. Pure.
+
+Gains do not add: what a later promotion brings may be what an earlier one brought. The reverse of a
+promotion is measured against the best that has grown on top of it. If the reverse is promoted, the
+old win is undone; if it is rejected, the old win is confirmed with a band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flywheel.best import Best
+from flywheel.ledger.rows import VariantRow, View
+from flywheel.lever import Lever, canonical
+
+# Promotions on top of one before it is looked at again.
+AFTER = 3
+
+
+def ablation(
+    view: View, best: Best, effective: Mapping[str, Mapping[str, Any]], after: int = AFTER
+) -> Lever | None:
+    """The reverse of the oldest promotion that is due to be looked at again; None when none is.
+
+    `effective` maps requested configurations to what the engine made of them, so that a promotion
+    over a default can be taken back too.
+    """
+    promoted = {v.decision.number: v for v in view.variants if v.decision is not None}
+    for number in best.promotions:
+        if (lever := _reverse(promoted[number], best, effective)) is None:
+            continue
+        since = max((number, *_looks(view, lever, promoted[number])))
+        if sum(later > since for later in best.promotions) >= after:
+            return lever
+    return None
+
+
+def _reverse(
+    variant: VariantRow, best: Best, effective: Mapping[str, Mapping[str, Any]]
+) -> Lever | None:
+    """The lever that takes a promotion back; None if it no longer stands or cannot be undone."""
+    lever, decision = variant.lever, variant.decision
+    name = lever.field_name
+    assert decision is not None
+    if lever.kind != "config" or name is None or best.config.get(name) != lever.change[name]:
+        return None
+    before = {**effective.get(canonical(dict(variant.incumbent)), {}), **variant.incumbent}
+    if name not in before:
+        return None
+    return Lever(
+        name=f"without.{lever.name}",
+        kind="config",
+        change={name: before[name]},
+        claim=f"what D{decision.number} gained is no longer there",
+        falsify="time per token does not fall without it",
+        predicted_gain=0.0,
+        hot=lever.hot,
+        family="ablation",
+        metric=lever.metric,
+        slow=lever.slow,
+    )
+
+
+def _looks(view: View, reverse: Lever, promoted: VariantRow) -> list[int]:
+    """The newest promotion below each earlier look at this very reverse."""
+    name = reverse.field_name
+    assert name is not None
+    return [
+        v.from_decision
+        for v in view.variants
+        if v.lever.identity == reverse.identity
+        and v.from_decision is not None
+        and v.incumbent.get(name) == promoted.lever.change[name]
+    ]
