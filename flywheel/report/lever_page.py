@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ class Verdict:
     rule: str
     supersedes: int | None
     superseded_by: int | None
+    conditions: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class LeverPage:
-    """Everything about one lever; `state` is whether it may run now, and why not."""
+    """Everything about one lever; `state` is whether it may run now, and why not.
+
+    `others` are the standing verdicts on the same field's other values, its reverse among them.
+    """
 
     name: str
     identity: str
@@ -75,6 +79,7 @@ class LeverPage:
     family: str
     state: str
     trials: tuple[Trial, ...]
+    others: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -88,7 +93,20 @@ def lever_page(view: View, lever: Lever, state: str) -> LeverPage:
         lever.name, lever.identity, lever.kind, lever.label(), lever.claim, lever.falsify,
         lever.predicted_gain, lever.ceiling, lever.family, state,
         tuple(_trial(view, v) for v in mine),
+        tuple(_other(v) for v in view.variants if _beside(v, lever)),
     )
+
+
+def _beside(variant: VariantRow, lever: Lever) -> bool:
+    same_field = variant.lever.field_name == lever.field_name and not variant.null
+    return same_field and variant.lever.identity != lever.identity and bool(variant.decision)
+
+
+def _other(variant: VariantRow) -> str:
+    made = variant.decision
+    assert made is not None
+    name = f"D{made.number} {variant.lever.name} ({label_of(variant)})"
+    return f"{name}: {made.ending}, {made.sentence}"
 
 
 def _trial(view: View, variant: VariantRow) -> Trial:
@@ -127,7 +145,7 @@ def _verdict(row: DecisionRow) -> Verdict:
     return Verdict(
         row.number, row.created_utc, row.ending, row.code, row.sentence, mean, low, high,
         row.band is not None and (low is None or high is None), row.n, row.e_value, row.alpha_t,
-        row.rule_version, row.supersedes, row.superseded_by,
+        row.rule_version, row.supersedes, row.superseded_by, row.details.get("conditions", {}),
     )
 
 
@@ -147,6 +165,11 @@ def lines(page: LeverPage, paper: Page) -> Iterator[Line]:
     for trial in page.trials:
         yield Line()
         yield from _trial_lines(trial, paper)
+    if page.others:
+        yield Line()
+        yield from wrapped(paper, "", "others on the same field", style="bold")
+    for other in page.others:
+        yield from wrapped(paper, "", other, indent=2)
 
 
 def _trial_lines(trial: Trial, paper: Page) -> Iterator[Line]:

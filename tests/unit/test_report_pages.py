@@ -117,6 +117,8 @@ def test_a_lever_with_its_blocks_verdict_and_conditions(told: Json, printed: Any
     assert verdict["low"] < trial["measured"] == verdict["mean"] < verdict["high"]
     assert trial["rulers"] == ["quick-891e00"]
     assert any("promoted" in f for f in trial["findings"])
+    assert page["others"] == [other for other in page["others"] if "hyper" in other]
+    assert "hyper.matrix" in page["others"][0]
     text = printed("lever", "hyper.host")
     for part in ("claim", "falsified by", "predicted 10 %, measured 16.64 %", "D1", "E 437", "F2"):
         assert part in text
@@ -139,6 +141,7 @@ def test_void_blocks_and_superseded_verdicts_are_shown(made: views.View) -> None
     text = " ".join(line.text for line in lever_page.lines(page, tables.Page(80)))
     assert "void: guard_kill, 1.9 GB free" in text
     assert "regression in code, prose" in text
+    assert "others on the same field" not in text
     assert max(len(line.text) for line in lever_page.lines(page, tables.Page(40))) <= 40
 
 
