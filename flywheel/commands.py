@@ -211,7 +211,7 @@ def readjudicate(
         rule = Rule(delta_min=delta_min, useful=useful, guard=guard, n_max=n_max)
     except DecisionError as error:
         raise UsageError(str(error)) from error
-    opened = open_ledger(path)
+    opened = open_ledger(path, writing=True)
     try:
         # A rule may not change under a night that decides by another one.
         with lease.Lease.acquire(lease.daemon_path(path), "flywheel readjudicate"):

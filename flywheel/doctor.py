@@ -217,7 +217,7 @@ def check_ledger(path: Path) -> Check:
             return Check("ledger", FAIL, f"{path} cannot be created: its folder is not writable")
         return Check("ledger", OK, f"{path} does not exist yet; flywheel run creates it")
     try:
-        ledger = Ledger.open(path, create=False)
+        ledger = Ledger.read(path)
         try:
             check_integrity(ledger)
         finally:

@@ -41,14 +41,14 @@ def ledger_path(path: Path) -> Path:
     return Path(os.path.abspath(path.expanduser()))
 
 
-def open_ledger(path: Path) -> Ledger:
-    """The ledger at a path; UsageError when nothing is there."""
+def open_ledger(path: Path, *, writing: bool = False) -> Ledger:
+    """The ledger at a path, to be read unless `writing`; UsageError when nothing is there."""
     if not path.exists():
         raise UsageError(f"there is no ledger at {path}; flywheel run makes one.")
     # Imported here: the ledger brings SQLAlchemy, which `flywheel stop` can do without.
     from flywheel.ledger.store import Ledger
 
-    return Ledger.open(path, create=False)
+    return Ledger.open(path, create=False) if writing else Ledger.read(path)
 
 
 def console() -> Console:
