@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from flywheel import cli_ledger, cli_levers, launch, lease, stop
+from flywheel import cli_import, cli_ledger, cli_levers, launch, lease, stop
 from flywheel.errors import FlywheelError
 from flywheel.terminal import (
     FAILED,
@@ -41,6 +41,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_levers.app, name="levers")
 app.add_typer(cli_ledger.app, name="ledger")
+app.add_typer(cli_import.app, name="import")
 
 CheckpointOption = Annotated[
     Path | None,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from flywheel.foreign import admission, decode_log, guard_log, suite
+from flywheel.foreign import admission, arms, decode_log, guard_log, suite
+from flywheel.foreign.arms import Table
 from flywheel.foreign.figures import figures, first_eos
 from flywheel.foreign.guard_log import GuardLog
 from flywheel.foreign.record import DecodeLog, Point
@@ -26,11 +27,11 @@ READER_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`kind` is decode, guard or unknown; a file with any reason against it owns no number."""
+    """`kind` is decode, guard, arms or unknown; a file with a reason against it owns no number."""
 
     source: Source
     kind: str
-    log: DecodeLog | GuardLog | None
+    log: DecodeLog | GuardLog | Table | None
     reasons: tuple[Refusal, ...]
 
     @property
@@ -51,6 +52,8 @@ class Reading:
         """What the file says as a whole, as plain JSON."""
         if isinstance(self.log, GuardLog):
             return self.log.as_dict()
+        if isinstance(self.log, Table):
+            return arms.facts(self.log)
         if not isinstance(self.log, DecodeLog):
             return {}
         told: dict[str, object] = {
@@ -67,6 +70,8 @@ class Reading:
             return ()
         if isinstance(self.log, GuardLog):
             return tuple(_guarded(self.log))
+        if isinstance(self.log, Table):
+            return tuple(_tabled(self.log))
         return tuple(_decoded(self.log)) if isinstance(self.log, DecodeLog) else ()
 
 
@@ -76,9 +81,27 @@ def read(path: Path) -> Reading:
         return _read(stream)
 
 
-def reread(name: str, raw: bytes) -> Reading:
+def read_arms(path: Path) -> Reading:
+    """Read a table of arms. Raises UsageError when it cannot be read; never for what it says."""
+    with opened(path) as stream:
+        return _read_arms(stream)
+
+
+def reread(kind: str, name: str, raw: bytes) -> Reading:
     """The same from the stored bytes of a file."""
-    return _read(Stream(io.BytesIO(raw), name))
+    stream = Stream(io.BytesIO(raw), name)
+    return _read_arms(stream) if kind == "arms" else _read(stream)
+
+
+def _read_arms(stream: Stream) -> Reading:
+    found = arms.parse("\n".join(text for _, text in stream.lines()))
+    source = stream.source()
+    # JSON proves by itself that it is whole: a last line without an end is no cut.
+    spoilt = source.broken if source.broken and source.broken.code != "cut_line" else None
+    if isinstance(found, Table):
+        return Reading(source, "arms", found, () if spoilt is None else (spoilt,))
+    kind = "unknown" if found.code == "not_a_table" else "arms"
+    return Reading(source, kind, None, (found, *(() if spoilt is None else (spoilt,))))
 
 
 def _read(stream: Stream) -> Reading:
@@ -119,6 +142,16 @@ def _decoded(log: DecodeLog) -> Iterator[Measurement]:
                 log.head, str(point.prompt), suite.category(point.prompt), 0, "first_eos", ends, 1,
                 "token", of_suite, point.closed_line,
             )
+
+
+def _tabled(table: Table) -> Iterator[Measurement]:
+    for arm in table.arms:
+        pairs = ((f"{METRIC}_stated", arm.tau, "token/forward"),
+                 ("tok_s_stated", arm.tok_s, "token/s"))
+        for metric, value, unit in pairs:
+            if value is not None:
+                yield Measurement(arm.name, "", "", arm.width or 0, metric, value.numerator,
+                                  value.denominator, unit, False, 0)
 
 
 def _of(

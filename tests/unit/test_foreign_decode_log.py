@@ -19,7 +19,7 @@ from flywheel.foreign.record import DecodeLog
 
 
 def read(text: str) -> Reading:
-    return reading.reread("a.log", text.encode("utf-8", "surrogateescape"))
+    return reading.reread("decode", "a.log", text.encode("utf-8", "surrogateescape"))
 
 
 def code(text: str) -> str:
@@ -201,7 +201,7 @@ def test_one_line_moved_dropped_or_doubled_changes_no_number(data: st.DataObject
 def test_any_bytes_are_refused_or_read_and_never_an_exception(noise: bytes, at: int) -> None:
     raw = log(suite((6,))).encode()
     for text in (noise, raw[:at] + noise + raw[at:]):
-        found = reading.reread("a.log", text)
+        found = reading.reread("decode", "a.log", text)
         assert found.ok or found.reasons
 
 

@@ -14,7 +14,7 @@ from flywheel.foreign.reading import Reading
 
 
 def read(text: str) -> Reading:
-    return reading.reread("memguard.log", text.encode("utf-8", "surrogateescape"))
+    return reading.reread("guard", "memguard.log", text.encode("utf-8", "surrogateescape"))
 
 
 def log(text: str) -> GuardLog:
@@ -90,5 +90,5 @@ def test_shuffled_lines_are_refused() -> None:
 @given(st.binary(max_size=200), st.integers(0, len(GUARD)))
 def test_any_bytes_are_refused_or_read_and_never_an_exception(noise: bytes, at: int) -> None:
     raw = GUARD.encode()
-    found = reading.reread("memguard.log", raw[:at] + noise + raw[at:])
+    found = reading.reread("guard", "memguard.log", raw[:at] + noise + raw[at:])
     assert found.ok or found.reasons
