@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replace ``path`` by ``text`` so that a reader sees the old file or the new one, whole."""
+def write_atomic(path: Path, text: str, *, mode: int = 0o644, durable: bool = True) -> None:
+    """Replace ``path`` by ``text`` so that a reader sees the old file or the new one, whole.
+
+    A file that is not ``durable`` may be lost in a power cut, and costs the disk nothing now.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)

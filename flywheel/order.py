@@ -19,6 +19,8 @@ BEST_FILE = "best.json"
 # What this loop can change between two arms; heads and patches need their own launch.
 KINDS = ("config",)
 HEARTBEAT_GAP_S = 15.0
+# STOP is honoured within two seconds, so an engine that is deaf to TERM has only one.
+GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Order:
     command: tuple[str, ...] = launch.ENGINE_COMMAND
     cwd: Path = field(default_factory=Path.cwd)
     new_campaign: bool = False
-    patience_s: float = 5.0
+    patience_s: float = 1.0
     first_config: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -102,6 +104,7 @@ def plan_manifest(
         cwd=str(order.cwd),
         created_utc=now_utc,
         timeout_s=order.timeout_s,
+        grace_s=GRACE_S,
         lever_identity=step.lever.identity,
         lever_name=step.lever.name,
         block_id=step.block_id,

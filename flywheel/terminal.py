@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 failed, 2 asked for wrongly, 3 refused now (busy, halted, 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,8 +36,11 @@ JsonOption = Annotated[
 
 
 def ledger_path(path: Path) -> Path:
-    """The ledger's absolute path; its folder need not exist yet."""
-    return Path(os.path.abspath(path.expanduser()))
+    """The ledger's own absolute path, whatever links lead to it; it need not exist yet.
+
+    One file has one name here, because its locks, runs and STOP file lie beside it.
+    """
+    return path.expanduser().resolve()
 
 
 def open_ledger(path: Path, *, writing: bool = False) -> Ledger:

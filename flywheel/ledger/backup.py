@@ -82,7 +82,7 @@ def _copy(ledger: Path, name: str, *, unlike: Path | None = None) -> Path | None
 
 def _named(part: Path, into: Path, name: str) -> Path:
     for number in range(1000):
-        path = into / (f"{name}.db" if number == 0 else f"{name}-{number:03d}.db")
+        path = into / (f"{name}.db" if number == 0 else f"{name}_{number:03d}.db")
         try:
             os.link(part, path)
         except FileExistsError:

@@ -47,6 +47,12 @@ def standing(connection: Connection) -> tuple[HaltRow, ...]:
     )
 
 
+def known(connection: Connection) -> frozenset[tuple[str, str | None]]:
+    """Code and run of every halt that was ever entered, lifted or not."""
+    query = select(models.halt.c.code, models.halt.c.run_id)
+    return frozenset((r.code, r.run_id) for r in connection.execute(query))
+
+
 def resume(ledger: Ledger, why: str, now_utc: str) -> tuple[HaltRow, ...]:
     """Lift every standing halt and return them; LedgerError without a reason."""
     if not why.strip():

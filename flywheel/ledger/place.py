@@ -43,10 +43,10 @@ def check(path: Path) -> None:
         )
 
 
-def filesystem(path: Path, mounts: Path = MOUNTS) -> str | None:
+def filesystem(path: Path) -> str | None:
     """The type of the file system that a path lies on; None where the system does not tell."""
     try:
-        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
     real, found, longest = path.resolve(), None, -1

@@ -16,6 +16,7 @@ from flywheel.block import BlockEstimate
 from flywheel.campaign import Budget, Settings
 from flywheel.decide import Rule, Verdict
 from flywheel.errors import BlockError
+from flywheel.foreign import history
 from flywheel.judge import Parse, estimate_block
 from flywheel.ledger import views
 from flywheel.ledger.rows import BlockRow, DecisionRow, VariantRow, View
@@ -56,7 +57,7 @@ def rebuild(ledger: Ledger, *, reread: Parse = parse) -> Rebuilt:
     """Re-derive everything from the stored logs and compare it with what is recorded."""
     with ledger.reading() as connection:
         view = views.load(connection)
-        found: list[str] = []
+        found: list[str] = list(history.differences(connection))
         logs = 0
 
         def records(block: BlockRow) -> list[RunRecord]:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sqlite3
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -27,7 +28,9 @@ from flywheel.ledger import backup, integrity, migrations, models, place
 from flywheel.ledger.refusals import refusal
 from flywheel.ledger.triggers import triggers
 
-BUSY_TIMEOUT_MS = 30_000
+# How long a lock is waited for, and how long without asking whether one still wants to wait.
+BUSY_PATIENCE_S = 30.0
+BUSY_SLICE_MS = 250
 # A verdict that was reported must survive a power cut, the removal of its journal included.
 SYNCHRONOUS = "EXTRA"
 # Marks the file as a ledger of ours, in SQLite's own header field for it.
@@ -42,6 +45,8 @@ class Ledger:
         self.path = path
         self._engine = engine
         self._file = _inode(path) if writable else None
+        # Asked while another process holds the lock; False gives up with LedgerBusy at once.
+        self.may_wait: Callable[[], bool] = lambda: True
 
     @classmethod
     def open(cls, path: str | Path, *, create: bool = True) -> Ledger:
@@ -108,10 +113,10 @@ class Ledger:
     def _writing(self) -> Iterator[Writer]:
         try:
             with self._engine.connect() as connection:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                self._patiently(connection, "BEGIN IMMEDIATE")
                 try:
                     yield Writer(connection)
-                    connection.exec_driver_sql("COMMIT")
+                    self._patiently(connection, "COMMIT")
                 except BaseException:
                     _roll_back(connection)
                     raise
@@ -125,11 +130,27 @@ class Ledger:
             with self._engine.connect() as connection:
                 connection.exec_driver_sql("BEGIN")
                 try:
+                    # The first read takes the lock that the rest of them share.
+                    self._patiently(connection, "SELECT 1 FROM sqlite_master LIMIT 1")
                     yield connection
                 finally:
                     _roll_back(connection)
         except DBAPIError as error:
             raise refusal(self.path, error, "read") from error
+
+    def _patiently(self, connection: Connection, statement: str) -> None:
+        """Run a statement that needs a lock; wait for the lock as long as one may."""
+        until_s = time.monotonic() + BUSY_PATIENCE_S
+        while True:
+            try:
+                connection.exec_driver_sql(statement).close()
+            except DBAPIError as error:
+                code = int(getattr(error.orig, "sqlite_errorcode", 0))
+                patient = time.monotonic() < until_s and self.may_wait()
+                if code & 0xFF != sqlite3.SQLITE_BUSY or not patient:
+                    raise
+            else:
+                return
 
     def _bring_up_to_date(self) -> None:
         with self.reading() as connection:
@@ -182,8 +203,7 @@ def _memory_engine(path: Path) -> Engine:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
-    patience_s = BUSY_TIMEOUT_MS / 1000
-    return sqlite3.connect(uri, uri=True, timeout=patience_s, check_same_thread=False)
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_SLICE_MS / 1000, check_same_thread=False)
 
 
 def _engine(connect: Callable[[], sqlite3.Connection], pool: type[Pool]) -> Engine:
@@ -196,10 +216,11 @@ def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
     # Autocommit at the driver: transactions begin where we say, not where Python guesses.
     connection.isolation_level = None
     for pragma in (
-        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        f"busy_timeout = {BUSY_PATIENCE_S * 1000:.0f}",
         "journal_mode = DELETE",
         "foreign_keys = ON",
         f"synchronous = {SYNCHRONOUS}",
+        f"busy_timeout = {BUSY_SLICE_MS}",
     ):
         connection.execute(f"PRAGMA {pragma}")
 
