@@ -180,6 +180,16 @@ def differences(connection: Connection) -> tuple[str, ...]:
             out.append(f"{one.name} was {one.refusal or 'ok'}, now {refusal or 'ok'}")
         elif again.measurements() != measurements(connection, one.reading):
             out.append(f"{one.name} now gives other numbers")
+        elif _verdicts_differ(connection, one.reading, again):
+            out.append(f"{one.name} now has other verdicts")
         elif again.ruler() != one.ruler:
             out.append(f"{one.name} now has another ruler")
     return tuple(out)
+
+
+def _verdicts_differ(connection: Connection, reading: int, again: Reading) -> bool:
+    table = models.foreign_verdict
+    query = select(table.c.world, table.c.arm, table.c.ending).where(table.c.reading_id == reading)
+    was = sorted(tuple(row) for row in connection.execute(query))
+    now = _verdicts(reading, again.log) if isinstance(again.log, arms.Table) else []
+    return was != sorted((v["world"], v["arm"], v["ending"]) for v in now)

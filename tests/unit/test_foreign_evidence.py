@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from flywheel import release
+from flywheel.foreign import arms
 from flywheel.foreign.figures import figures
-from flywheel.foreign.reading import Reading, read
+from flywheel.foreign.reading import Reading, read, read_arms
 from flywheel.foreign.record import DecodeLog
 
 EVIDENCE = Path(
@@ -23,6 +25,8 @@ EVIDENCE = Path(
 if not (EVIDENCE / "expected.json").is_file():
     pytest.skip(f"SKIPPED: no evidence at {EVIDENCE}", allow_module_level=True)
 EXPECTED: dict[str, Any] = json.loads((EVIDENCE / "expected.json").read_text())
+
+TABLE = EVIDENCE.parent / "reference" / "arms.json"
 
 REASONS = {
     "cycle5.log": ("engine_died", "illegal memory access after 12 complete points; no end marker"),
@@ -105,3 +109,63 @@ def test_every_cut_of_a_real_log_is_refused(tmp_path: Path) -> None:
         path = tmp_path / "cut.log"
         path.write_bytes(b"".join(lines[:cut]))
         assert not read(path).ok
+
+
+def by_category(name: str) -> dict[str, Fraction]:
+    found = read(EVIDENCE / "admissible" / name)
+    return {m.category: Fraction(m.numerator, m.denominator)
+            for m in found.measurements() if m.metric == "tokens_per_forward"}  # fmt: skip
+
+
+def test_a_promoted_head_that_trades_copying_for_loops_misses_its_floors() -> None:
+    stock = by_category("baseline_blk6_suite.log")
+    kept = release.floors(by_category("s3_eval.log"), stock, by_category("s1_eval.log"))
+    short = {f.category: f for f in kept if not f.kept}
+    assert set(short) == {"long_context", "agentic_format", "code_edit"}
+    assert short["long_context"].candidate == Fraction(201, 51)
+    assert short["long_context"].shortfall == Fraction(205, 37) - Fraction(1, 5) - Fraction(201, 51)
+    assert short["code_edit"].shortfall < Fraction(4, 100)
+
+
+@pytest.fixture
+def table() -> arms.Table:
+    if not TABLE.is_file():
+        pytest.skip(f"SKIPPED: no table of arms at {TABLE}")
+    found = read_arms(TABLE).log
+    assert isinstance(found, arms.Table)
+    return found
+
+
+def test_the_known_verdicts_come_out_of_our_rule(table: arms.Table) -> None:
+    stood = {v.arm.name: v for v in arms.judge(table, arms.AS_IT_STOOD)}
+    ruled = {v.arm.name: v for v in arms.judge(table, arms.BY_THE_RULE)}
+    assert stood["s1"].ending == ruled["s1"].ending == "refused"
+    assert "needs more than 3.6600" in stood["s1"].said
+    assert stood["s2"].ending == ruled["s2"].ending == "refused"
+    assert stood["s2-abl-ce1.0_tv0.0"].ending == "refused"
+    assert ruled["s2-abl-ce1.0_tv0.0"].ending == "promoted"
+    assert stood["s3"].ending == ruled["s3"].ending == "promoted"
+    for world in (stood, ruled):
+        assert world["s3recap-p25-b0.1"].ending == "promoted"
+        assert "+4.13 %" in world["s3recap-p25-b0.1"].said
+        assert "+1.23 %" in world["auto-ace0p5"].said
+        for name in ("auto-ace0p5", "auto-ace0p3", "auto-beta0p05"):
+            assert world[name].ending == "refused"
+    assert arms.flips(table) == ("s1", "s2-abl-ce1.0_tv0.0")
+
+
+def test_every_stated_verdict_is_ours_too_where_the_incumbents_stood(table: arms.Table) -> None:
+    for verdict in arms.judge(table, arms.AS_IT_STOOD):
+        stated = {"promoted-then-refused": "refused"}.get(verdict.arm.stated, verdict.arm.stated)
+        assert verdict.ending == stated, verdict.arm.name
+
+
+def test_the_release_floors_give_their_exact_shortfalls(table: arms.Table) -> None:
+    kept = {f.category: f.shortfall for f in arms.floors(table)["s3recap-p25-b0.1"]}
+    assert kept == {
+        "long_context": Fraction("0.27"), "agentic_format": Fraction("0.05"),
+        "reasoning": Fraction("0.13"), "code_edit": 0, "explanation": 0, "code_gen": 0,
+    }  # fmt: skip
+    means = arms.means(table)
+    assert means["s3recap-p25-b0.1@5 tau"] == Fraction("3.84125")
+    assert means["s3recap-p25-b0.1@5 tok/s"] == Fraction("28.3825")
