@@ -33,7 +33,7 @@ class ForeignRuler:
     chat_template: bool = False
     metric: str = METRIC
     metric_version: int = METRIC_VERSION
-    device: str = "not in the log"
+    device: str = "unlogged"
 
     @property
     def identity(self) -> str:
