@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from flywheel import cli_daemon, cli_import, cli_ledger, cli_levers
+from flywheel import cli_daemon, cli_import, cli_ledger, cli_levers, cli_report, cli_width
 from flywheel.errors import FlywheelError
 from flywheel.terminal import (
     FAILED,
@@ -40,6 +40,8 @@ app = typer.Typer(
 app.add_typer(cli_levers.app, name="levers")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_import.app, name="import")
+cli_report.app.command("width")(cli_width.width)
+app.add_typer(cli_report.app, name="report")
 
 CheckpointOption = Annotated[
     Path | None,
@@ -108,24 +110,6 @@ def run(
         new_campaign=new_campaign,
         json_=json_,
     )
-
-
-
-@app.command()
-def report(
-    ledger: LedgerOption = Path("ledger.db"),
-    html_path: Annotated[
-        Path | None, typer.Option("--html", help="Also write the report as one HTML file.")
-    ] = None,
-    json_: JsonOption = False,
-) -> int:
-    """What was learned: bands, rejects, the best configuration and why.
-
-    Example: flywheel report --html morning.html
-    """
-    from flywheel import commands
-
-    return commands.report(ledger_path(ledger), html_path, json_=json_)
 
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 import experiments
 from flywheel import declared
 from flywheel.errors import LeverError, UsageError
-from flywheel.lever import Lever, canonical
+from flywheel.lever import Lever
 from flywheel.terminal import (
     FAILED,
     JsonOption,
@@ -188,7 +188,7 @@ def write(
 
     Example: flywheel levers write --check
     """
-    from flywheel import best, levers_md
+    from flywheel import levers_md
     from flywheel.ledger import views
 
     ledger_file = ledger_path(ledger)
@@ -199,9 +199,7 @@ def write(
             effective = views.effective_configs(connection)
     finally:
         opened.close()
-    config = dict(best.fold(view).config)
-    resolved = {**effective.get(canonical(config), {}), **config}
-    text = levers_md.render(view, known(ledger_file), resolved)
+    text = levers_md.render(view, known(ledger_file), levers_md.resolved(view, effective))
     try:
         stale = not path.is_file() or path.read_text(encoding="utf-8") != text
         if stale and not check:

@@ -26,7 +26,7 @@ from flywheel.errors import DecisionError, FlywheelError, UsageError
 from flywheel.ledger import rebuild, views
 from flywheel.lever import Lever
 from flywheel.order import Order, Session, best_json, write_best
-from flywheel.report import gather, html, tables
+from flywheel.report import gather, tables
 from flywheel.report.document import Document
 from flywheel.terminal import (
     FAILED,
@@ -92,7 +92,7 @@ def run(
     wall_s = clock.monotonic_s() - began_s
     document = _document(path, levers)
     if json_:
-        report = {} if document is None else document_json(document)
+        report = {} if document is None else document.as_dict()
         emit({**report, "session": session_json(session, wall_s)})
     else:
         _print_session(session, wall_s)
@@ -102,25 +102,6 @@ def run(
         return REFUSED
     nothing_good = session.runs > 0 and session.ok == 0 and not session.stopped
     return FAILED if session.failed or nothing_good else 0
-
-
-def report(path: Path, html_path: Path | None, *, json_: bool) -> int:
-    """`flywheel report`."""
-    opened = open_ledger(path)
-    try:
-        document = gather.gather(opened, cli_levers.known(path))
-    finally:
-        opened.close()
-    if html_path is not None:
-        try:
-            html_path.write_text(html.render(document), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{html_path} cannot be written: {error.strerror}.") from error
-    if json_:
-        emit(document_json(document))
-    else:
-        tables.render(document)
-    return 0
 
 
 def serve_best(
@@ -272,14 +253,6 @@ def session_json(session: Session, wall_s: float) -> dict[str, Any]:
         "reason": session.reason,
         "halted": session.halted,
     }
-
-
-def document_json(document: Document) -> dict[str, Any]:
-    """The report as JSON, with every decision in one list and its canary flag."""
-    body = document.as_dict()
-    rows = body.get("rows", [])
-    body["decisions"] = [{**row, "canary": bool(row.get("null"))} for row in rows]
-    return body
 
 
 def _document(path: Path, levers: tuple[Lever, ...]) -> Document | None:

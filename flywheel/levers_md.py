@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from flywheel import best
 from flywheel.decide import percent
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.lever import Lever, canonical
@@ -71,7 +72,7 @@ def _open(levers: Sequence[Lever], last: dict[str, VariantRow]) -> str:
             lever.name, f"`{lever.label()}`", f"{lever.predicted_gain * 100:.3g} %", lever.claim,
             lever.falsify, str(blocks),
         )
-        lines.append(_row(cells))
+        lines.append(table_row(cells))
     return "\n".join([*lines, ""])
 
 
@@ -84,7 +85,7 @@ def _closed(view: View, ending: str, rows: Sequence[VariantRow]) -> str:
         decision = variant.decision
         assert decision is not None
         found = [f"F{f.number}" for f in view.findings if f.decision == decision.number]
-        lines.append(_row((
+        lines.append(table_row((
             variant.lever.name, f"`{variant.lever.label()}`", _number(variant), str(decision.n),
             f"{variant.predicted_gain * 100:.3g} %",
             f"D{decision.number}, {decision.created_utc[:10]}", " ".join(found),
@@ -103,6 +104,13 @@ def _number(variant: VariantRow) -> str:
     return decision.sentence
 
 
-def _row(cells: Sequence[str]) -> str:
+def resolved(view: View, effective: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+    """The best configuration with what the engine made of the fields that it leaves open."""
+    config = dict(best.fold(view).config)
+    return {**effective.get(canonical(config), {}), **config}
+
+
+def table_row(cells: Sequence[str]) -> str:
+    """One row of a Markdown table; bars and line ends in a cell cannot break it."""
     escaped = (c.replace("|", "\\|").replace("\n", " ") for c in cells)
     return f"| {' | '.join(escaped)} |"

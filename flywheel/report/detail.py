@@ -11,7 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from flywheel.best import Best
+from flywheel.ledger.rows import View
+from flywheel.lever import canonical
 from flywheel.measurement import Measurement
+from flywheel.report.trace import newest_timed
 
 # Enough loads to pool; more would only repeat what the band already says.
 NEWEST = 12
@@ -53,6 +57,23 @@ class Detail:
     def tau(self) -> float | None:
         """Pooled over all counted prompts."""
         return self.total.tau
+
+
+def best_runs(view: View, best: Best) -> tuple[tuple[str, str], ...]:
+    """(run, arm) of every load of the best configuration under the newest ruler, newest first."""
+    wanted, found = canonical(dict(best.config)), []
+    newest = newest_timed(view)
+    for variant in view.variants:
+        for block in variant.measured:
+            if newest is None or block.ruler_id != newest.ruler_id:
+                continue
+            arms = [a for a, c in (("A", variant.incumbent), ("B", variant.candidate))
+                    if canonical(dict(c)) == wanted]
+            # The two arms of a null are one load of one configuration.
+            for arm in arms[:1]:
+                found += [(block.serial, r.id, arm) for r in block.runs
+                          if block.hot or block.pattern[r.slot] == arm]
+    return tuple((run, arm) for _, run, arm in sorted(found, reverse=True))
 
 
 def detail(

@@ -1,6 +1,7 @@
 """The report as pure data: terminal, HTML and JSON are rendered from this and so agree.
 
 Each printed figure is built here once, as text beside its numbers, with the runs it came from.
+A band's end that nothing bounds is None, and `unbounded` says so.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flywheel.report.detail import Detail
+from flywheel.report.evidence import Evidence
+from flywheel.report.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,27 @@ class Figure:
     low: float | None = None
     high: float | None = None
     runs: tuple[str, ...] = ()
+    unbounded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLine:
+    """One block: `gain` and `within` are fractions of time, `level` the incumbent's own figure.
+
+    `level` is ms/token, or tau where `metric` says so. A void block has a code and no numbers.
+    """
+
+    id: str
+    number: int
+    hot: bool
+    ended_utc: str
+    runs: tuple[str, ...]
+    metric: str = ""
+    gain: float | None = None
+    within: float | None = None
+    level: float | None = None
+    void_code: str | None = None
+    void_detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +66,8 @@ class Row:
     runs: tuple[str, ...]
     superseded_by: int | None = None
     null: bool = False
+    unbounded: bool = False
+    measured: tuple[BlockLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +93,43 @@ class FindingLine:
 
 
 @dataclass(frozen=True, slots=True)
+class HaltLine:
+    """A halt that stands: nothing runs until someone resumes."""
+
+    code: str
+    reason: str
+    run: str | None
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """A lever that waits, with what speaks for it."""
+
+    name: str
+    label: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the period cost. `wall_s` runs from the first start to the last end.
+
+    `per_decided` is loads of any purpose for each lever decided; None when none was.
+    """
+
+    text: str
+    wall_s: float
+    engine_s: float
+    loads: int
+    void_loads: int
+    void_s: float
+    decided: int
+    per_decided: float | None
+    energy_j: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunLine:
     """A run as listed at the end: where its log lies and what it was for."""
 
@@ -74,8 +137,11 @@ class RunLine:
     block: str
     variant: str
     purpose: str
+    label: str
     outcome: str
     code: str
+    detail: str
+    started_utc: str
     wall_s: float
     log: str
     sha256: str
@@ -83,39 +149,36 @@ class RunLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The incumbent after a promotion: log gain over the start added up, for the plot only."""
-
-    decision: int
-    label: str
-    date: str
-    gain: float
-
-
-@dataclass(frozen=True, slots=True)
 class Document:
-    """Everything that the report says."""
+    """Everything that the report says. `evidence`, by run, is there for the HTML form only."""
 
     title: str
+    since_utc: str | None
     canaries: Figure
     incumbent: Figure
     gain: Figure
+    cost: Cost
+    halts: tuple[HaltLine, ...]
     budget: str
     rows: tuple[Row, ...]
     voids: tuple[VoidRow, ...]
     findings: tuple[FindingLine, ...]
     next: str
+    queue: tuple[QueueLine, ...]
     config: Mapping[str, Any]
     first_config: Mapping[str, Any]
-    timeline: tuple[Step, ...]
+    trace: Trace
     detail: Detail | None
     runs: tuple[RunLine, ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
     def of(self, ending: str) -> tuple[Row, ...]:
         """Levers with that ending; canaries have their own line."""
         return tuple(r for r in self.rows if r.ending == ending and not r.null)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON, for `--json`."""
-        return asdict(self)
+        """Plain JSON, for `--json`; `decisions` is every row with its canary flag."""
+        body = asdict(self)
+        body["decisions"] = [{**row, "canary": row["null"]} for row in body["rows"]]
+        return body

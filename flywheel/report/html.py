@@ -2,205 +2,186 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+import base64
+import hashlib
+import re
+from collections import Counter
 from html import escape
+from importlib import resources
 
-from flywheel.report import plots
+from flywheel.lever import canonical
+from flywheel.report import html_effects, html_runs, plots
 from flywheel.report.detail import Detail
-from flywheel.report.document import Document, Figure, Row
+from flywheel.report.document import Document, Figure
+from flywheel.report.markup import Links, section, table, words
 from flywheel.report.tables import category_cells, detail_lines
 
-STYLE = """
-:root{color-scheme:light dark;--ink:#1b1d20;--dim:#5d646e;--paper:#fdfdfb;--line:#d6d8d4;
---good:#1a7f4b;--bad:#b3312c;--mid:#8a6d1a;--quiet:#7a828c;--bar:#3a6ea5}
-@media (prefers-color-scheme:dark){:root{--ink:#e6e7e4;--dim:#a0a6ae;--paper:#15171a;--line:#33373d;
---good:#58c08a;--bad:#ef7d75;--mid:#d8b65a;--quiet:#8b929b;--bar:#7fb0e6}}
-*{box-sizing:border-box}body{margin:0 auto;max-width:62rem;padding:1.5rem 1rem 4rem;
-font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)}
-h1{font-size:1.15rem}h2{font-size:1.05rem;margin:2rem 0 .4rem;border-bottom:1px solid var(--line)}
-dl{display:grid;grid-template-columns:7rem 1fr;gap:.2rem .8rem;margin:0}
-dt{color:var(--dim)}dd{margin:0}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:left;padding:.15rem .6rem .15rem 0;vertical-align:top;overflow-wrap:anywhere}
-th{color:var(--dim);font-weight:500}tr:target,li:target{outline:2px solid var(--bar)}
-.wide{overflow-x:auto}a{color:inherit;text-decoration-color:var(--quiet)}code,pre{font-size:.85em}
-pre{white-space:pre-wrap}.alarm{color:var(--bad);font-weight:700}.well{color:var(--good);font-weight:700}
-.refs{color:var(--quiet);font-size:.85em}svg{width:100%;height:auto;font:12px system-ui,sans-serif}
-svg text{fill:var(--ink)}.axis{stroke:var(--quiet)}.band{stroke-width:3}.bar{fill:var(--bar)}
-.stair{fill:none;stroke:var(--good);stroke-width:2}
-.band.promoted{stroke:var(--good)}.dot.promoted{fill:var(--good)}
-.band.rejected,.band.incorrect{stroke:var(--bad)}.dot.rejected,.dot.incorrect{fill:var(--bad)}
-.band.inconclusive{stroke:var(--mid)}.dot.inconclusive{fill:var(--mid)}
-.band.void,.band.null{stroke:var(--quiet)}.dot.void,.dot.null{fill:var(--quiet)}
-@media print{body{max-width:none;padding:0}h2,svg,tr{break-inside:avoid}}
-"""
+_BIG = re.compile(r"^(-?[\d.]+) (ms/token|%|h \d+ min|min|s)(?= )")
 
 
 def render(document: Document) -> str:
     """The whole page; every figure links to its runs, which are listed at the end."""
-    parts = [
-        f"<h1>{escape(document.title)}</h1>",
-        _first(document),
-        _section("Bands", plots.forest(document.rows)),
-        *(_ending(document, ending) for ending in ("promoted", "rejected", "inconclusive",
-                                                   "incorrect")),
-        _voids(document),
-        _canaries(document),
-        _findings(document),
-        _section("Incumbent over time", plots.timeline(document.timeline)),
-        "" if document.detail is None else _detail(document.detail),
-        _section("Best configuration", f"<pre>{escape(_json(document.config))}</pre>"),
-        _runs(document),
-    ]
+    style, script = (_part(name) for name in ("page.css", "page.js"))
+    links = Links.of(document)
+    effects = html_effects.effects(document, links)
+    body = "".join((
+        _head(document, links), _figures(document, links), effects, _voids(document, links),
+        _time(document), _next(document), _findings(document, links), _best(document),
+        "" if document.detail is None else _detail(document.detail, links),
+        html_runs.runs(document),
+    ))  # fmt: skip
+    # The policy lets nothing be fetched, and no script run but the page's own.
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(document.title)}</title><style>{STYLE}</style></head>"
-        f"<body>{''.join(parts)}</body></html>\n"
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(document.title)}</title><style>{style}</style></head>\n"
+        f"<body>{body}<script>{script}</script></body></html>\n"
     )
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2, sort_keys=True)
+def _part(name: str) -> str:
+    return resources.files("flywheel.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _first(document: Document) -> str:
-    alarm = "alarm" if document.canaries.value else "well"
-    rows = [
-        ("canaries", f'<span class="{alarm}">{_figure(document.canaries)}</span>'),
-        ("incumbent", _figure(document.incumbent)),
-        ("gain", _figure(document.gain)),
-        ("budget", escape(document.budget)),
-        ("next", escape(document.next)),
-        *(("note", escape(note)) for note in document.notes),
-    ]
-    return "<dl>" + "".join(f"<dt>{head}</dt><dd>{body}</dd>" for head, body in rows) + "</dl>"
-
-
-def _figure(figure: Figure) -> str:
-    return f"{escape(figure.text)} {_refs(figure.runs)}".rstrip()
-
-
-def _refs(runs: Sequence[str]) -> str:
-    if not runs:
-        return ""
-    links = " ".join(f'<a href="#{escape(r)}">{escape(r)}</a>' for r in runs[:8])
-    more = f" and {len(runs) - 8} more" if len(runs) > 8 else ""
-    return f'<span class="refs">{links}{more}</span>'
-
-
-def _table(head: Iterable[str], rows: Iterable[tuple[str, Iterable[str]]]) -> str:
-    """A table of cells that are HTML already; each row with its id ('' for none)."""
-    top = "".join(f"<th>{escape(h)}</th>" for h in head)
-    body = "".join(
-        f"<tr{f' id={chr(34)}{escape(name)}{chr(34)}' if name else ''}>"
-        + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
-        for name, cells in rows
+def _head(document: Document, links: Links) -> str:
+    name, _, rest = document.title.partition(" · ")
+    alarm = " alarm" if document.canaries.value else ""
+    first, _, others = document.canaries.text.partition(" · ")
+    halts = "".join(
+        f'<p class="halt" role="alert"><b>Halted: {escape(h.code)}</b> {escape(h.reason)} '
+        f"{links.run(h.run) if h.run else ''} (since {escape(h.created_utc)}; "
+        "<code>flywheel resume</code> lifts it)</p>"
+        for h in document.halts
     )
-    inside = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="wide"><table>{inside}</table></div>'
-
-
-def _ending(document: Document, ending: str) -> str:
-    rows = document.of(ending)
-    if not rows:
-        return _section(f"{ending} 0".capitalize(), "<p>none</p>")
-    head = ("", "lever", "gain", "blocks", "predicted", "evidence")
-    body = _table(head, ((f"d{r.decision}", _cells(r)) for r in rows))
-    return _section(f"{ending} {len(rows)}".capitalize(), body)
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    names = " ".join(f'<a href="#F{n}">F{n}</a>' for n in row.findings) or f"D{row.decision}"
-    loud = ' class="alarm"' if "REGRESSION" in row.said else ""
     return (
-        names, escape(row.label), f"<span{loud}>{escape(row.said)}</span>", str(row.blocks),
-        f"{-row.predicted * 100:.3g} %", _refs(row.runs),
+        f'<header><h1>{escape(name.capitalize())}</h1><p class="meta">{escape(rest)}</p>'
+        f'<div class="canary{alarm}"><b>canaries {escape(first)}</b> · {escape(others)} '
+        f"{links.runs(document.canaries.runs)}</div>{halts}</header>"
     )
 
 
-def _canaries(document: Document) -> str:
-    rows = [
-        (f"d{r.decision}", (escape(r.label), escape(f"{r.ending}: {r.said}"), str(r.blocks),
-                            _refs(r.runs)))
-        for r in document.rows
-        if r.null
-    ]
-    head = ("canary", "ending", "blocks", "evidence")
-    return _section(f"Canaries {len(rows)}", _table(head, rows) if rows else "")
+def _figures(document: Document, links: Links) -> str:
+    cost = Figure(document.cost.text)
+    cells = (("incumbent", document.incumbent), ("gain", document.gain), ("cost", cost))
+    parts = [f"<div><h2>{name}</h2>{_figure(figure, links)}</div>" for name, figure in cells]
+    return f'<div class="figures">{"".join(parts)}</div>'
 
 
-def _voids(document: Document) -> str:
+def _figure(figure: Figure, links: Links) -> str:
+    match = _BIG.match(figure.text)
+    if match is None:
+        body = f'<p class="rest">{escape(figure.text)}</p>'
+    else:
+        rest = figure.text[match.end():].strip()
+        body = (f'<span class="big">{match[1]} <small>{match[2]}</small></span>'
+                f' <span class="rest">{escape(rest)}</span>')
+    return body + links.runs(figure.runs)
+
+
+def _voids(document: Document, links: Links) -> str:
     rows = [
-        ("", (escape(v.label), escape(v.code), escape(v.detail), escape(v.after), _refs(v.runs)))
+        (escape(v.label), escape(v.code), escape(v.detail), escape(v.after),
+         ", ".join(links.run(r) for r in v.runs))
         for v in document.voids
     ]
     rows += [
-        (
-            f"d{r.decision}",
-            (escape(r.label), escape(r.code), escape(r.said), "deferred", _refs(r.runs)),
-        )
+        (f'<span id="d{r.decision}">{escape(r.label)}</span>', escape(r.code), escape(r.said),
+         "deferred", links.runs(r.runs))
         for r in document.of("void")
     ]
-    head = ("lever", "reason", "detail", "then", "evidence")
-    body = _table(head, rows) if rows else "<p>none</p>"
-    return _section(f"Void {len(document.voids)}", body)
+    if not rows:
+        return section("Void", '<p class="note">none</p>')
+    reasons = Counter(v.code for v in document.voids)
+    summary = ", ".join(f"{code} {n}" for code, n in sorted(reasons.items()))
+    body = table(("lever", "reason", "detail", "then", "evidence"), rows, kind="stack")
+    return section(f"Void {len(document.voids)}", f'<p class="note">{escape(summary)}</p>{body}')
 
 
-def _findings(document: Document) -> str:
+def _time(document: Document) -> str:
+    trace = document.trace
+    level = plots.incumbent(trace, lambda one: f"#{one.run}")
+    noise = plots.noise(trace, lambda one: f"#{one.run}")
+    if not level:
+        return ""
+    ring = '<svg viewBox="0 0 14 7"><circle class="within" cx="7" cy="3.5" r="2.8"/></svg>'
+    line = '<svg viewBox="0 0 14 7"><line class="between" x1="0" y1="3.5" x2="14" y2="3.5"/></svg>'
+    captions = (
+        "<b>Incumbent, ms/token</b>A dot a block; the line is the mean, the area where the next "
+        "load should fall; a dashed line a promotion.",
+        f'<b>Noise, per cent of the time per token</b><span class="key">{ring} within a load</span>'
+        f', <span class="key">{line} between loads, pooled so far</span>',
+    )
+    figures = "".join(
+        f"<figure><figcaption>{caption}</figcaption>{plot}</figure>"
+        for caption, plot in zip(captions, (level, noise), strict=True) if plot
+    )
+    return section("Over time", f'<div class="plots">{figures}</div>')
+
+
+def _next(document: Document) -> str:
+    pairs = [("next", document.next), ("budget", document.budget)]
+    pairs += [("note", note) for note in document.notes]
+    rows = [(escape(q.label), escape(q.why)) for q in document.queue]
+    queue = table(("waiting, best first", "why"), rows, kind="stack") if rows else ""
+    return section("Next", words(pairs) + queue)
+
+
+def _findings(document: Document, links: Links) -> str:
     items = "".join(
-        f'<li id="F{f.number}"><b>F{f.number}</b> {f.date} {escape(f.sentence)} '
-        f"{_refs(f.runs)}</li>"
+        f'<li id="F{f.number}"><b>F{f.number}</b> <span class="note">{escape(f.date)}</span> '
+        f"{escape(f.sentence)} {links.runs(f.runs)}</li>"
         for f in document.findings
     )
-    return _section("Findings", f"<ul>{items}</ul>" if items else "")
+    return section("Findings", f'<ul class="list">{items}</ul>' if items else "")
 
 
-def _detail(detail: Detail) -> str:
+def _best(document: Document) -> str:
+    names = sorted({*document.config, *document.first_config})
+
+    def cell(value: object) -> str:
+        shown = value if isinstance(value, str) else canonical(value)
+        return "the engine's default" if value is None else f"<code>{escape(shown)}</code>"
+
+    rows = [
+        (f"<code>{escape(name)}</code>", cell(document.first_config.get(name)),
+         cell(document.config.get(name)))
+        for name in names
+    ]
+    body = table(("field", "first", "best"), rows) if rows else (
+        '<p class="note">the engine\'s defaults, as at first</p>'
+    )
+    return section("Best configuration", body)
+
+
+def _detail(detail: Detail, links: Links) -> str:
     head = ("category", "prompts", "tau (pooled)", "ms/token", "plain ms/token", "speedup")
     shown = (*detail.categories, detail.total)
-    rows = (("", [escape(c) for c in category_cells(r)]) for r in shown)
-    lines = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
-        for name, text in detail_lines(detail) if name != "runs"
-    )
-    sources = " · ".join(
-        f'<a href="#{escape(run)}">{escape(run)}</a> {escape(where)}' for run, where in detail.runs
-    )
+    rows = [[escape(c) for c in category_cells(r)] for r in shown]
+    lines = [(name, text) for name, text in detail_lines(detail) if name != "runs"]
+    sources = links.runs([run for run, _ in detail.runs])
     accepted = plots.bars(
-        "accepted by draft position",
+        "Accepted by draft position",
         [(str(place), share, f"{share * 100:.0f} %") for place, share in detail.accepted],
         top=1.0,
     )
     cost = plots.bars(
-        "cost of one verify step by width",
-        [(f"C({width})", ms, f"{ms:.3g} ms") for width, ms in detail.step_cost_ms],
+        "Cost of one verify step by width, ms",
+        [(str(width), ms, f"{ms:.3g}") for width, ms in detail.step_cost_ms],
     )
-    return (
-        _section("Best configuration in detail", _table(head, rows) + f"<dl>{lines}</dl>"
-                 + f'<p class="refs">{sources}</p>')
-        + _section("Accepted by draft position", accepted)
-        + _section("Step cost", cost)
+    drawn = "".join(
+        f"<figure><figcaption><b>{name}</b></figcaption>{plot}</figure>"
+        for name, plot in (("Accepted by draft position", accepted),
+                           ("Cost of one verify step by width, ms", cost)) if plot
     )
-
-
-def _runs(document: Document) -> str:
-    head = ("run", "for", "outcome", "wall", "log", "sha256", "to repeat it")
-    rows = (
-        (
-            r.id,
-            (
-                escape(r.id), f"{escape(r.purpose)} {escape(r.variant)} {escape(r.block)}",
-                escape(f"{r.outcome} {r.code}".strip()), f"{r.wall_s:.0f} s",
-                f"<code>{escape(r.log)}</code>", f"<code>{escape(r.sha256[:12])}</code>",
-                f"<code>{escape(r.repeat)}</code>",
-            ),
-        )
-        for r in document.runs
-    )
-    return _section("Runs", _table(head, rows)) if document.runs else ""
+    body = table(head, rows, numbers=5) + words(lines) + sources
+    return section("In detail, from its own runs", f'{body}<div class="plots">{drawn}</div>')

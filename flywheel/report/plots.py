@@ -3,115 +3,207 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 
-from flywheel.report.document import Row, Step
+from flywheel.report.document import Row
+from flywheel.report.glyphs import Axis
+from flywheel.report.trace import Level, Noise, Trace
+from flywheel.report.words import ms, seconds_between, stamp
 
-WIDTH = 720
-LABEL = 230
-ROW = 22
+WIDTH, HEIGHT = 460, 230
+LEFT, RIGHT, TOP, BOTTOM = 50, 12, 16, 28
+# Most places that a time axis names.
+TIMES = 4
 
 
-def forest(rows: Sequence[Row]) -> str:
-    """The band of every decided lever: gain in per cent of time saved, zero as a line."""
-    shown = [r for r in rows if r.mean is not None]
-    if not shown:
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where data lies: `x` of a place in time (0 to 1), `y` of a value."""
+
+    y: Callable[[float], float]
+
+    @staticmethod
+    def x(share: float) -> float:
+        """Left edge to right edge."""
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+
+def forest_cell(row: Row, scale: Axis) -> str:
+    """One lever's band on the common scale; it stretches to the width of its cell."""
+    low = scale.low if row.low is None else row.low
+    high = scale.high if row.high is None else row.high
+    x1, x2, zero = (100 * scale.share(v) for v in (low, high, 0.0))
+    mean = row.mean or 0.0
+    words = "no band" if row.mean is None else _band_words(row)
+    parts = [f'<line class="zero" x1="{zero:.2f}" y1="-99" x2="{zero:.2f}" y2="199"/>']
+    if row.mean is not None:
+        parts.append(f'<line class="band" x1="{x1:.2f}" y1="8" x2="{x2:.2f}" y2="8"/>')
+        if low <= scale.low:
+            parts.append('<path class="open" d="M0 8L2 3V13Z"/>')
+        if row.high is None or row.high > scale.high:
+            parts.append('<path class="open" d="M100 8L98 3V13Z"/>')
+        if scale.low <= mean <= scale.high:
+            at = 100 * scale.share(mean)
+            parts.append(f'<line class="dot" x1="{at:.2f}" y1="8" x2="{at:.2f}" y2="8"/>')
+    return (
+        '<svg viewBox="0 0 100 16" preserveAspectRatio="none" role="img">'
+        f"<title>{escape(row.label)}: {words}</title>{''.join(parts)}</svg>"
+    )
+
+
+def _band_words(row: Row) -> str:
+    ends = ("unbounded" if e is None else f"{e * 100:.1f} %" for e in (row.low, row.high))
+    return f"saves {(row.mean or 0.0) * 100:.1f} % of the time, band {' to '.join(ends)}"
+
+
+def incumbent(trace: Trace, href: Callable[[Level], str]) -> str:
+    """The incumbent's ms/token block by block, each epoch's band behind it, promotions marked."""
+    levels = trace.levels
+    if not levels:
         return ""
-    # An unbounded end would squash every other band, so the axis follows the means and known ends.
-    ends = [abs(x) for r in shown for x in (r.mean, r.low, r.high) if x is not None]
-    reach = max(0.01, min(max(ends), 4 * max(abs(r.mean or 0.0) for r in shown) + 0.02))
-    height = ROW * len(shown) + 40
+    values = [level.ms for level in levels]
+    near = [e for p in trace.epochs for e in (p.low_ms, p.high_ms)
+            if e is not None and min(values) / 1.6 <= e <= max(values) * 1.6]
+    low, high = _padded(min(values + near), max(values + near))
+    frame = Frame(lambda v: _linear(v, low, high))
+    places = _places([level.at_utc for level in levels])
+    parts = _y_grid(frame, _ticks(low, high), lambda v: f"{v:g}") + _x_axis(levels, places)
+    for number, epoch in enumerate(trace.epochs):
+        mine = [p for p, level in zip(places, levels, strict=True) if level.epoch == number]
+        if not mine:
+            continue
+        x1, x2 = frame.x(min(mine)) - 3, frame.x(max(mine)) + 3
+        top = frame.y(min(high, epoch.high_ms or high))
+        bottom = frame.y(max(low, epoch.low_ms or low))
+        parts.append(f'<rect class="area" x="{x1:.1f}" y="{top:.1f}" width="{x2 - x1:.1f}" '
+                     f'height="{max(0.0, bottom - top):.1f}"/>')
+        parts.append(_line("mean", x1, frame.y(epoch.mean_ms), x2, frame.y(epoch.mean_ms)))
+        if epoch.decision is not None:
+            parts.append(_line("mark", x1, TOP, x1, HEIGHT - BOTTOM))
+            parts.append(_text(x1 + 3, TOP + 8, f"D{epoch.decision}", "start"))
+    for place, level in zip(places, levels, strict=True):
+        said = f"{ms(level.ms)} ms/token, block {level.block}, {stamp(level.at_utc)} UTC"
+        parts.append(f'<a href="{escape(href(level))}"><circle class="load" r="2.6" '
+                     f'cx="{frame.x(place):.1f}" cy="{frame.y(level.ms):.1f}">'
+                     f"<title>{escape(said)}</title></circle></a>")
+    said = f"{len(levels)} blocks under ruler {trace.ruler}, from {ms(values[0])} to "
+    return _svg("Incumbent over time, ms per token", said + f"{ms(values[-1])} ms/token", parts)
 
-    def x(gain: float) -> float:
-        inside = max(-reach, min(reach, gain))
-        return LABEL + (inside + reach) / (2 * reach) * (WIDTH - LABEL - 16)
 
-    parts = [_line(x(0), 8, x(0), height - 28, "axis")]
-    for tick in _ticks(reach):
-        parts.append(_text(x(tick), height - 10, f"{tick * 100:+.3g} %" if tick else "0", "middle"))
-        parts.append(_line(x(tick), height - 28, x(tick), height - 23, "axis"))
-    for i, row in enumerate(shown):
-        y = ROW * i + 20
-        low = -reach if row.low is None else row.low
-        high = reach if row.high is None else row.high
-        kind = "null" if row.null else row.ending
-        title = f"{row.label}: {row.said}, {row.blocks} blocks"
-        parts.append(
-            f'<a href="#d{row.decision}"><title>{escape(title)}</title>'
-            + _text(LABEL - 10, y + 4, _cut(row.label), "end")
-            + _line(x(low), y, x(high), y, f"band {kind}")
-            + f'<circle class="dot {kind}" cx="{x(row.mean or 0):.1f}" cy="{y}" r="4"/></a>'
-        )
-    return _svg(height, "bands of all decided levers", parts)
-
-
-def timeline(steps: Sequence[Step]) -> str:
-    """The incumbent over time: per cent of time saved after each promotion, as a staircase."""
-    if not steps:
+def noise(trace: Trace, href: Callable[[Noise], str]) -> str:
+    """Spread within each load (rings) and between loads as pooled so far (line), in per cent."""
+    points = [n for n in trace.noise if n.within > 0]
+    pooled = [n for n in trace.noise if n.between]
+    if not points and not pooled:
         return ""
-    gains = [0.0, *(-math.expm1(-s.gain) for s in steps)]
-    top = max(*gains, 0.01)
-    height, left, right = 190, 60, WIDTH - 20
-    step = (right - left) / len(gains)
-
-    def y(gain: float) -> float:
-        return 150 - gain / top * 120
-
-    parts = [_line(left, 150, right, 150, "axis")]
-    path = ""
-    for i, gain in enumerate(gains):
-        move = "L" if i else "M"
-        path += f"{move}{left + i * step:.1f} {y(gain):.1f}H{left + (i + 1) * step:.1f}"
-        parts.append(_text(left + (i + 0.5) * step, y(gain) - 6, f"{gain * 100:.1f} %", "middle"))
-        name = "first" if i == 0 else f"D{steps[i - 1].decision}"
-        parts.append(_text(left + (i + 0.5) * step, 168, name, "middle"))
-    parts.append(f'<path class="stair" d="{path}"/>')
-    return _svg(height, "time saved after each promotion, summed (the headline is measured)", parts)
+    values = [n.within for n in points] + [n.between for n in pooled if n.between]
+    low, high = min(values) / 1.5, max(values) * 1.5
+    frame = Frame(lambda v: _linear(math.log10(v), math.log10(low), math.log10(high)))
+    places = dict(zip([n.block for n in trace.noise], _places([n.at_utc for n in trace.noise]),
+                      strict=True))
+    decades = [m * 10.0**k for k in range(-8, 3) for m in (1, 3) if low <= m * 10.0**k <= high]
+    parts = _y_grid(frame, decades, lambda v: f"{v * 100:.6g} %")
+    parts += _x_axis(trace.noise, list(places.values()))
+    path = " ".join(f"{frame.x(places[n.block]):.1f},{frame.y(n.between or low):.1f}"
+                    for n in pooled)
+    for one in points:
+        said = f"{one.within * 100:.2g} % within the load, block {one.block}"
+        parts.append(f'<a href="{escape(href(one))}"><circle class="within" r="2.4" '
+                     f'cx="{frame.x(places[one.block]):.1f}" cy="{frame.y(one.within):.1f}">'
+                     f"<title>{escape(said)}</title></circle></a>")
+    if len(pooled) > 1:
+        parts.append(f'<polyline class="between" points="{path}"/>')
+    said = f"{len(points)} blocks; per cent on a logarithmic scale"
+    return _svg("Noise over time, within a load and between loads", said, parts)
 
 
 def bars(title: str, values: Sequence[tuple[str, float, str]], *, top: float | None = None) -> str:
     """Labelled bars from zero: (name, value, text). `top` fixes the height of a full bar."""
-    if not values:
+    full = top if top is not None else max((v for _, v, _ in values), default=0.0)
+    if not values or full <= 0:
         return ""
-    full = top if top is not None else max(v for _, v, _ in values)
-    if full <= 0:
-        return ""
-    step = min(90.0, (WIDTH - 40) / len(values))
-    parts = [_line(20, 140, 20 + step * len(values), 140, "axis")]
+    base, tallest = HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP - 14
+    step = min(84.0, (WIDTH - 20) / len(values))
+    parts = [_line("grid", 10, base, 10 + step * len(values), base)]
     for i, (name, value, text) in enumerate(values):
-        tall = max(0.0, min(1.0, value / full)) * 110
-        left = 20 + i * step
-        parts.append(
-            f'<rect class="bar" x="{left + step * 0.15:.1f}" y="{140 - tall:.1f}" '
-            f'width="{step * 0.7:.1f}" height="{tall:.1f}"/>'
-        )
-        parts.append(_text(left + step / 2, 134 - tall, text, "middle"))
-        parts.append(_text(left + step / 2, 157, name, "middle"))
-    return _svg(168, title, parts)
+        tall = max(0.0, min(1.0, value / full)) * tallest
+        middle = 10 + (i + 0.5) * step
+        parts.append(f'<rect class="bar" x="{middle - step * 0.3:.1f}" y="{base - tall:.1f}" '
+                     f'width="{step * 0.6:.1f}" height="{tall:.1f}"/>')
+        parts.append(_text(middle, base - tall - 5, text, "middle", "strong"))
+        parts.append(_text(middle, base + 17, name, "middle"))
+    said = ", ".join(f"{name}: {text}" for name, _, text in values)
+    return _svg(title, said, parts)
 
 
-def _ticks(reach: float) -> list[float]:
-    unit = 10 ** math.floor(math.log10(reach))
-    step = next((m * unit for m in (0.5, 1.0, 2.0, 5.0) if reach / (m * unit) <= 3), unit)
-    count = int(reach / step + 1e-9)
-    return [k * step for k in range(-count, count + 1)]
+def _linear(value: float, low: float, high: float) -> float:
+    share = (value - low) / (high - low)
+    return HEIGHT - BOTTOM - min(1.0, max(0.0, share)) * (HEIGHT - BOTTOM - TOP)
 
 
-def _cut(label: str) -> str:
-    return label if len(label) <= 34 else label[:33] + "…"
+def _padded(low: float, high: float) -> tuple[float, float]:
+    margin = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - margin, high + margin
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+def _places(times: Sequence[str]) -> list[float]:
+    """Shares of the time axis; evenly spread where all times are one."""
+    if not times:
+        return []
+    whole = seconds_between(min(times), max(times)) if all(times) else 0.0
+    if whole <= 0:
+        return [i / max(1, len(times) - 1) for i in range(len(times))]
+    first = min(times)
+    return [seconds_between(first, t) / whole for t in times]
+
+
+def _x_axis(points: Sequence[Level | Noise], places: Sequence[float]) -> list[str]:
+    times = [p.at_utc for p in points]
+    days = len({t[:10] for t in times}) > 1
+    parts = [_line("grid", LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM)]
+    named = -1.0
+    for place, time in sorted(zip(places, times, strict=True)):
+        if place - named < 1 / TIMES and named >= 0:
+            continue
+        named = place
+        anchor = "start" if place < 0.05 else "end" if place > 0.95 else "middle"
+        word = time[5:10] if days else time[11:16]
+        parts.append(_text(Frame.x(place), HEIGHT - BOTTOM + 17, word, anchor))
+    return parts
+
+
+def _y_grid(
+    frame: Frame, ticks: Sequence[float], word: Callable[[float], str]
+) -> list[str]:
+    parts = []
+    for tick in ticks:
+        y = frame.y(tick)
+        parts.append(_line("grid", LEFT, y, WIDTH - RIGHT, y))
+        parts.append(_text(LEFT - 6, y + 4, word(tick), "end"))
+    return parts
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round values inside a range, three to six of them."""
+    unit = 10 ** math.floor(math.log10((high - low) / 3))
+    step = next(m * unit for m in (10, 5, 2, 1) if (high - low) / (m * unit) >= 3 or m == 1)
+    first = math.ceil(low / step - 1e-9)
+    return [round(k * step, 10) for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
+    named = f' class="{kind}"' if kind else ""
+    return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(height: float, title: str, parts: Sequence[str]) -> str:
+def _svg(title: str, desc: str, parts: Sequence[str]) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img"><title>{escape(title)}</title>'
+        f"<desc>{escape(desc)}</desc>{''.join(parts)}</svg>"
     )

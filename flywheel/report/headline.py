@@ -1,0 +1,183 @@
+"""The first lines of the report: title, canaries, incumbent, gain, cost. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flywheel import best as best_of
+from flywheel.band import Band, gain_fraction
+from flywheel.best import Best
+from flywheel.campaign import Canaries
+from flywheel.clock import count
+from flywheel.ledger.rows import RunRow, VariantRow, View
+from flywheel.measurement import Measurement
+from flywheel.report.detail import best_runs, detail
+from flywheel.report.document import Cost, Figure
+from flywheel.report.scope import Scope
+from flywheel.report.trace import bounded_exp, newest_timed, spread_between
+from flywheel.report.words import ends, minutes, ms, seconds_between, stamp
+
+PROVISIONAL_LOADS, PROVISIONAL_SESSIONS = 3, 2
+
+
+def title(scope: Scope) -> str:
+    """When, how long, where, and under which ruler."""
+    campaign, runs = scope.campaign, scope.runs()
+    parts = [f"campaign {campaign.id} ({campaign.settings.label})"]
+    if scope.since_utc is not None:
+        parts = [f"since {stamp(scope.since_utc)} UTC"]
+    if runs:
+        first, last = _span(runs)
+        parts += [f"from {stamp(first)} UTC", minutes(seconds_between(first, last))]
+    parts.append(f"box {campaign.box}")
+    newest = newest_timed(scope.view)
+    if newest is not None and newest.ruler_id is not None:
+        parts.append(f"ruler {scope.view.rulers[newest.ruler_id].label}")
+    if (share := _share(runs)) is not None:
+        parts.append(f"{share * 100:.1f} % of the time in engine runs")
+    return " · ".join(parts)
+
+
+def _span(runs: Sequence[RunRow]) -> tuple[str, str]:
+    return min(r.started_utc for r in runs), max(r.ended_utc for r in runs)
+
+
+def _share(runs: Sequence[RunRow]) -> float | None:
+    wall_s = seconds_between(*_span(runs)) if runs else 0.0
+    return min(1.0, math.fsum(r.wall_s for r in runs) / wall_s) if wall_s > 0 else None
+
+
+def canaries(scope: Scope) -> Figure:
+    """How many null levers were promoted, and the spread that they had to stay within."""
+    mine = [v for v in scope.variants() if v.purpose == "canary"]
+    decided = [d for v in mine if (d := scope.decided(v)) is not None and d.ending != "void"]
+    found = Canaries(sum(d.promoted for d in decided), len(decided))
+    total = scope.view.canaries()
+    text = f"{found.promoted} of {found.decided} promoted"
+    if total.decided > found.decided:
+        text += f" ({total.promoted} of {total.decided} ever)"
+    runs = tuple(r.id for v in mine for b in scope.blocks(v) for r in b.runs)
+    share = found.promoted / found.decided if found.decided else None
+    return Figure(text + _spread(scope), share, 0.0, total.upper, runs)
+
+
+def _spread(scope: Scope) -> str:
+    measured = [(v, b) for v in scope.variants() for b in scope.blocks(v) if b.estimate]
+    nulls = [b for v, b in measured if v.null]
+    newest = nulls[-1] if nulls else newest_timed(scope.view)
+    if newest is None or newest.estimate is None:
+        return ""
+    within = _rms([b.estimate.within_sd for _, b in measured if b.estimate])
+    text = f" · spread {within * 100:.2g} % within a load"
+    between = spread_between(scope.view, newest)
+    return text if between is None else f"{text}, {between * 100:.2g} % between loads"
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(math.fsum(v * v for v in values) / len(values)) if values else 0.0
+
+
+def incumbent(
+    view: View, best: Best, measured: Mapping[str, Sequence[Measurement]]
+) -> Figure:
+    """Where the next load of the best configuration should fall."""
+    newest = newest_timed(view)
+    found = None
+    if newest is not None and newest.ruler_id is not None:
+        found = best_of.level(view, best.config, newest.ruler_id)
+    if found is None:
+        return Figure("not measured yet")
+    band, sessions = found
+    middle = math.exp(min(band.mean, 700.0))
+    low, high = bounded_exp(band.low), bounded_exp(band.high)
+    open_ended = low is None or high is None
+    words = "[?]" if low is None or high is None else f"[{ms(low)}, {ms(high)}]"
+    parts = [f"{ms(middle)} ms/token {words}", f"{1e3 / middle:.4g} tok/s"]
+    runs = best_runs(view, best)
+    known = detail(runs, measured) if measured else None
+    if known is not None and known.tau is not None:
+        parts.append(f"tau {known.tau:.2f} of {known.width + 1} at width {known.width}")
+    parts.append(count(band.n, "load"))
+    if band.n < PROVISIONAL_LOADS or sessions < PROVISIONAL_SESSIONS:
+        parts.append("provisional")
+    return Figure(" · ".join(parts), middle, low, high, tuple(r for r, _ in runs), open_ended)
+
+
+def gain(view: View, best: Best) -> Figure:
+    """The best against the frozen first configuration, measured and never summed."""
+    if not best.promotions:
+        return Figure("nothing promoted: the best is the first configuration", 0.0)
+    found = best_of.headline(view, best)
+    if found is None:
+        return Figure("not yet measured against the frozen first configuration")
+    band, blocks = found
+    runs = tuple(r.id for b in blocks for r in b.runs)
+    when = max(r.ended_utc for b in blocks for r in b.runs)[11:16]
+    mean, low, high = fractions(band)
+    text = (
+        f"{mean * 100:.1f} % {ends(low, high)} against the frozen first configuration, "
+        f"measured again at {when} UTC, {count(band.n, 'block')}"
+    )
+    return Figure(text, mean, low, high, runs, low is None or high is None)
+
+
+def fractions(band: Band) -> tuple[float, float | None, float | None]:
+    """A band of log gains as fractions of time; None for an end that nothing bounds."""
+    low = gain_fraction(band.low) if math.isfinite(band.low) else None
+    high = gain_fraction(band.high) if math.isfinite(band.high) else None
+    return gain_fraction(band.mean), low, high
+
+
+def cost(scope: Scope) -> Cost:
+    """What the period cost, and what each decided lever took of it."""
+    runs = scope.runs()
+    wall_s = seconds_between(*_span(runs)) if runs else 0.0
+    dead = [r for r in runs if r.outcome != "ok"]
+    decided = sum(not v.null for v, d in scope.decisions() if d.n or d.ending == "incorrect")
+    joules = [j for r in runs if (j := _energy_j(r.evidence)) is not None]
+    found = Cost(
+        text="",
+        wall_s=wall_s,
+        engine_s=math.fsum(r.wall_s for r in runs),
+        loads=len(runs),
+        void_loads=len(dead),
+        void_s=math.fsum(r.wall_s for r in dead),
+        decided=decided,
+        per_decided=len(runs) / decided if decided else None,
+        energy_j=math.fsum(joules) if joules else None,
+    )
+    return Cost(_cost_text(found, len(joules)), *(getattr(found, n) for n in found.__slots__[1:]))
+
+
+def _cost_text(cost: Cost, measured: int) -> str:
+    parts = [minutes(cost.wall_s) + " of wall time"]
+    if cost.wall_s > 0:
+        parts.append(f"{min(1.0, cost.engine_s / cost.wall_s) * 100:.1f} % of it in the engine")
+    parts.append(count(cost.loads, "load"))
+    if cost.void_loads:
+        parts[-1] += f", {cost.void_loads} void ({minutes(cost.void_s)})"
+    if cost.per_decided is not None:
+        parts.append(f"{cost.per_decided:.1f} a decided lever")
+    if cost.energy_j is None:
+        parts.append("energy not recorded")
+    else:
+        some = "" if measured == cost.loads else f" in {count(measured, 'load')}"
+        parts.append(f"{cost.energy_j / 3.6e6:.3g} kWh{some}")
+    return " · ".join(parts)
+
+
+def _energy_j(evidence: Mapping[str, Any]) -> float | None:
+    """Joules of one run, wherever its supervisor or its guard wrote them."""
+    left = evidence.get("exit") or {}
+    for place in (left, left.get("guard") or {}):
+        value = place.get("energy_j")
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            return float(value)
+    return None
+
+
+def runs_of(variant: VariantRow) -> tuple[str, ...]:
+    """Every run of a variant."""
+    return tuple(r.id for b in variant.blocks for r in b.runs)

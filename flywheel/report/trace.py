@@ -1,0 +1,149 @@
+"""The incumbent and the noise over time, as numbers to be plotted. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flywheel import best as best_of
+from flywheel.band import pool
+from flywheel.best import Best
+from flywheel.history import series
+from flywheel.ledger.rows import BlockRow, VariantRow, View
+from flywheel.lever import canonical
+
+# The pooled spread moves slowly; more places would only cost time.
+NOISE_PLACES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The incumbent's time per token in one block, and which epoch the block belongs to."""
+
+    at_utc: str
+    ms: float
+    block: str
+    run: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One incumbent: the decision that made it (None for the first) and its band in ms/token."""
+
+    decision: int | None
+    label: str
+    mean_ms: float
+    low_ms: float | None
+    high_ms: float | None
+    loads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Spread of one block within its load, and between loads as pooled so far; fractions."""
+
+    at_utc: str
+    block: str
+    run: str
+    within: float
+    between: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Everything over time, under one ruler, oldest first."""
+
+    ruler: str = ""
+    levels: tuple[Level, ...] = ()
+    epochs: tuple[Epoch, ...] = ()
+    noise: tuple[Noise, ...] = ()
+
+
+def trace(view: View, best: Best, *, since_utc: str | None = None) -> Trace:
+    """Blocks of the newest ruler that times tokens; only those that ended since, if given."""
+    newest = newest_timed(view)
+    if newest is None or newest.ruler_id is None:
+        return Trace()
+    made = {d.number: d for d in view.decisions}
+    labels = {v.decision.number: v.lever.label() for v in view.variants if v.decision is not None}
+    epochs: list[Epoch] = []
+    place: dict[str, int] = {}
+    levels, blocks = [], []
+    for variant, block in _timed(view, newest.ruler_id, since_utc):
+        config = variant.candidate if variant.purpose == "anchor" else variant.incumbent
+        key = canonical(dict(config))
+        if key not in place:
+            found = best_of.level(view, config, newest.ruler_id)
+            if found is None:
+                continue
+            place[key] = len(epochs)
+            number = variant.from_decision if variant.from_decision in made else None
+            epochs.append(_epoch(found[0].mean, found[0].low, found[0].high, found[0].n, number,
+                                 labels.get(number or 0, "the first configuration")))
+        estimate = block.estimate
+        assert estimate is not None
+        log_ms = estimate.level_log_ms
+        log_ms += estimate.effect if variant.purpose == "anchor" else 0.0
+        levels.append(Level(ended(block), math.exp(log_ms), block.id, block.runs[0].id, place[key]))
+        blocks.append(block)
+    label = view.rulers[newest.ruler_id].label
+    return Trace(label, tuple(levels), tuple(epochs), _noise(view, blocks))
+
+
+def newest_timed(view: View) -> BlockRow | None:
+    """The newest block that timed tokens; rulers of tau have no milliseconds."""
+    timed = (b for b in reversed(view.blocks()) if b.estimate and b.estimate.metric != "tau")
+    return next(timed, None)
+
+
+def ended(block: BlockRow) -> str:
+    """When a block's last run ended, or was planned."""
+    return max((r.ended_utc or r.created_utc for r in block.runs), default="")
+
+
+def _timed(
+    view: View, ruler_id: int, since_utc: str | None
+) -> list[tuple[VariantRow, BlockRow]]:
+    pairs = [
+        (variant, block)
+        for variant in view.variants
+        for block in variant.measured
+        if block.ruler_id == ruler_id
+        and block.runs
+        and (since_utc is None or ended(block) >= since_utc)
+    ]
+    return sorted(pairs, key=lambda pair: pair[1].serial)
+
+
+def _epoch(
+    mean: float, low: float, high: float, loads: int, decision: int | None, label: str
+) -> Epoch:
+    return Epoch(
+        decision, label, math.exp(mean), bounded_exp(low), bounded_exp(high), loads
+    )
+
+
+def bounded_exp(value: float) -> float | None:
+    """exp of a band's end, None where the end is infinite or beyond any real time."""
+    return math.exp(value) if math.isfinite(value) and abs(value) < 700.0 else None
+
+
+def _noise(view: View, blocks: Sequence[BlockRow]) -> tuple[Noise, ...]:
+    step = max(1, math.ceil(len(blocks) / NOISE_PLACES))
+    out = []
+    for i, block in enumerate(blocks):
+        estimate = block.estimate
+        assert estimate is not None
+        between = None
+        if i % step == 0 or block is blocks[-1]:
+            between = spread_between(view, block)
+        out.append(Noise(ended(block), block.id, block.runs[0].id, estimate.within_sd, between))
+    return tuple(out)
+
+
+def spread_between(view: View, upto: BlockRow) -> float | None:
+    """The sd of one block's effect as pooled up to that block; None while nothing says."""
+    known = pool(series(view, upto))
+    return known.sd if known.nu > 0 and math.isfinite(known.sd) else None
