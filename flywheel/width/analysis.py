@@ -72,11 +72,12 @@ def positions(prompts: Sequence[Prompt]) -> tuple[Position, ...]:
     for j in range(deepest):
         reached = sum(p.reached[j] for p in prompts if j < len(p.reached))
         kept = sum(p.accepted[j] for p in prompts if j < len(p.accepted))
-        if not reached:
+        # Where a nearer draft was never accepted this one cannot be; otherwise nothing is known.
+        if not reached and survival:
             break
-        share = kept / reached
+        share = kept / reached if reached else 0.0
         survival *= share
-        low, high = _wilson(kept, reached)
+        low, high = _wilson(kept, reached) if reached else (0.0, 1.0)
         out.append(Position(j + 1, reached, kept, share, low, high, survival))
     return tuple(out)
 

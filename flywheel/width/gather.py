@@ -20,8 +20,7 @@ from flywheel.ledger.store import log_text
 from flywheel.manifest import Manifest
 from flywheel.parse import parse
 from flywheel.record import Point, RunRecord
-from flywheel.report.compose import best_runs
-from flywheel.report.detail import NEWEST
+from flywheel.report.detail import NEWEST, best_runs
 from flywheel.width.evidence import Costs, Evidence, Prompt, Score
 
 

@@ -92,8 +92,10 @@ def lines(page: WidthPage) -> Iterator[tuple[str, str]]:
     yield from _position_lines(page.positions)
     for i, one in enumerate(page.choices):
         yield "at width" if i == 0 else "", f"{one.width}  {one.ms_per_token:8.4g} ms/token"
-    for i, row in enumerate(page.prompts):
-        yield "prompt" if i == 0 else "", prompt_words(row)
+    if page.prompts:
+        yield "prompts", f"tokens/round, then the best width ({_HINDSIGHT})"
+    for row in page.prompts:
+        yield "", prompt_words(row)
     yield from _ceiling_lines(page)
     yield from _calibration_lines(page.calibration)
     for text in page.missing:
@@ -114,9 +116,9 @@ def prompt_words(row: PromptWidths) -> str:
     """One prompt as printed."""
     gain = 1 - row.best.ms_per_token / row.used_ms
     return (
-        f"{row.name} ({row.category}): {row.tau:.2f} tokens/round, best width {row.best.width} "
-        f"({row.best.ms_per_token:.4g} ms/token, {gain * 100:+.1f} %, {_HINDSIGHT}); "
-        f"as it was {row.used_ms:.4g}, measured {row.measured_ms:.4g}"
+        f"{row.name} {row.category}: {row.tau:.2f}, best width {row.best.width} at "
+        f"{row.best.ms_per_token:.4g} ms/token ({gain * 100:+.1f} % over {row.used_ms:.4g}; "
+        f"measured {row.measured_ms:.4g})"
     )
 
 
