@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flywheel.errors import UsageError
 from flywheel.terminal import JsonOption, LedgerOption, console, emit, ledger_path, open_ledger
+
+if TYPE_CHECKING:
+    from flywheel.width.evidence import Evidence
 
 
 def width(
@@ -17,6 +20,9 @@ def width(
     imported: Annotated[
         str | None,
         typer.Option("--imported", help="Analyse this imported log instead of our own runs."),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", help="Analyse the log of a profile run instead.")
     ] = None,
     html_path: Annotated[
         Path | None, typer.Option("--html", help="Also write the page as one HTML file.")
@@ -30,21 +36,14 @@ def width(
     from rich.table import Table
     from rich.text import Text
 
-    from flywheel.width import gather, page
+    from flywheel.width import page
 
     # As `report --ledger X width` or as `report width --ledger X`.
     before, before_json = context.obj or (ledger_path(ledger), False)
     source = context.get_parameter_source("ledger")
     given = source is not None and source.name == "COMMANDLINE"
-    opened = open_ledger(ledger_path(ledger) if given else before)
-    try:
-        with opened.reading() as connection:
-            found = (
-                gather.own(connection) if imported is None
-                else gather.foreign(connection, imported)
-            )  # fmt: skip
-    finally:
-        opened.close()
+    found = _profiled(profile) if profile else _recorded(
+        ledger_path(ledger) if given else before, imported)
     made = page.width_page(found)
     if html_path is not None:
         try:
@@ -61,3 +60,26 @@ def width(
         table.add_row(Text(head, style="dim"), Text(text))
     console().print(table)
     return 0
+
+
+def _profiled(path: Path) -> Evidence:
+    from flywheel.width import profile
+
+    try:
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
+    return profile.evidence(path.name, text)
+
+
+def _recorded(path: Path, imported: str | None) -> Evidence:
+    from flywheel.width import gather
+
+    opened = open_ledger(path)
+    try:
+        with opened.reading() as connection:
+            if imported is None:
+                return gather.own(connection)
+            return gather.foreign(connection, imported)
+    finally:
+        opened.close()
