@@ -183,13 +183,13 @@ def _wilson(kept: int, reached: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def target_ceiling(top: Sequence[float], width: int) -> float | None:
+def target_ceiling(texts: Sequence[Sequence[float]], width: int) -> float | None:
     """Tokens a round at temperature 1 for a head that always proposes the target's likeliest token.
 
-    `top` is the target's largest probability at each token of a text, in order; the mean over every
-    window of `width` tokens. None where the text is no longer than that.
+    `texts` hold the target's largest probability at each token, in order; the mean over every window
+    of `width` tokens inside a text. None where no text is that long.
     """
-    windows = [top[i : i + width] for i in range(len(top) - width + 1)]
+    windows = [t[i : i + width] for t in texts for i in range(len(t) - width + 1)]
     if not windows or not width:
         return None
     return math.fsum(_expected(w) for w in windows) / len(windows)

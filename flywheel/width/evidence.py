@@ -55,7 +55,8 @@ class Evidence:
     """One configuration's rounds. `score` names the head's word: confidence, margin or none.
 
     `policy` is fixed when every round offered the whole width; otherwise the rounds that reached a
-    late position were picked, and no fixed width can be read off them.
+    late position were picked, and no fixed width can be read off them. `target_top` holds, for each
+    text, the target's largest probability at each token.
     """
 
     label: str
@@ -66,5 +67,5 @@ class Evidence:
     costs: Costs
     score: str = "none"
     scores: tuple[Score, ...] = ()
-    target_top: tuple[float, ...] = ()
+    target_top: tuple[tuple[float, ...], ...] = ()
     caveats: tuple[str, ...] = ()

@@ -43,7 +43,7 @@ def _evidence(name: str, text: str) -> Evidence:
     nonce = _NONCE.search(text)
     found = sealed_events(text, nonce[1] if nonce else "")
     header = events.header(found[0])
-    if header.mode != "profile":
+    if header.mode != "profile" or not header.arms:
         raise RefusedLogError("not_profile", f"it ran in mode {header.mode}", 1)
     arm = header.arms[0]
     mine = [e for e in found if e.body.get("arm") == arm.name]
@@ -69,9 +69,8 @@ def _evidence(name: str, text: str) -> Evidence:
         score="confidence",
         scores=tuple(s for r in texts.values() for s in _scores(r)),
         target_top=tuple(
-            chance
+            _chances(e, "top")
             for e in mine if e.name == "target" and e.body.get("prompt") in kinds
-            for chance in _chances(e, "top")
         ),
         caveats=("a profile run: its times never count",),
     )  # fmt: skip

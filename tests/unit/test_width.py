@@ -12,14 +12,18 @@ import pytest
 from foreign_logs import Point, log, round_ms, suite
 from hypothesis import given
 from hypothesis import strategies as st
+from logs import Event, honest, manifest, sealed
 from records import NOW, World, drive, lever
 
 from flywheel import cli, judge
 from flywheel.campaign import QUICK
+from flywheel.errors import UsageError
 from flywheel.foreign import history, reading
 from flywheel.foreign.record import DecodeLog
 from flywheel.ledger.store import Ledger
-from flywheel.width import analysis, gather, page
+from flywheel.parse import parse
+from flywheel.refusal import Refusal
+from flywheel.width import analysis, gather, page, profile
 from flywheel.width.calibration import auc, calibrate
 from flywheel.width.evidence import Costs, Evidence, Prompt, Score
 
@@ -123,9 +127,9 @@ def test_a_margin_is_ranked_but_has_no_calibration_error() -> None:
 
 
 def test_the_entropy_ceiling_multiplies_the_targets_own_doubt() -> None:
-    assert analysis.target_ceiling([1.0] * 10, 3) == pytest.approx(4.0)
-    assert analysis.target_ceiling([0.5] * 10, 2) == pytest.approx(1.75)
-    assert analysis.target_ceiling([0.5], 2) is None
+    assert analysis.target_ceiling([[1.0] * 10], 3) == pytest.approx(4.0)
+    assert analysis.target_ceiling([[0.5] * 10, [0.5]], 2) == pytest.approx(1.75)
+    assert analysis.target_ceiling([[0.5], [0.5]], 2) is None
 
 
 def test_an_imported_log_gives_costs_by_rows_and_margins_of_reached_slots() -> None:
@@ -194,3 +198,61 @@ def test_our_own_runs_are_analysed_from_their_stored_logs(
     assert told["policy"] == "fixed"
     assert [rows for rows, _ in told["step_ms"]] == [1, 2, 3, 4]
     assert any("calibration" in m for m in told["missing"])
+
+
+def profiled(**changes: Any) -> list[Event]:
+    """An honest log of a profile run: its first arm's points also round by round."""
+    out: list[Event] = []
+    for event in honest():
+        if event["event"] == "start":
+            event["mode"] = changes.get("mode", "profile")
+        out.append(event)
+        if event["event"] == "point" and event["arm"] == "A":
+            out.append({
+                "event": "rounds", "arm": "A", "prompt": event["prompt"],
+                "repeat": event["repeat"], "offered": [3, 3, 3, 3], "accepted": [2, 1, 1, 0],
+                "time_ns": [900_000] * 4, "confidence": [[0.9, 0.8, 0.1]] * 4,
+                **changes.get("rounds", {}),
+            })  # fmt: skip
+        if event["event"] == "plain" and event["arm"] == "A":
+            out.append({"event": "target", "arm": "A", "prompt": event["prompt"],
+                        "top": [0.5] * 9, "entropy_nats": [1.0] * 9})  # fmt: skip
+    return out
+
+
+def test_a_profile_run_gives_confidences_costs_and_the_targets_doubt() -> None:
+    mine = profile.evidence("p.log", sealed(profiled()))
+    assert mine.costs.draft_ns == 400_000
+    # Two prompts alike in every repeat: each is one text of four rounds.
+    assert [(p.rounds, p.accepted, p.reached) for p in mine.prompts] == [
+        (4, (3, 1, 0), (4, 3, 1))] * 2
+    assert sum(s.accepted for s in mine.scores) == 8
+    assert len(mine.scores) == 2 * (3 + 2 + 2 + 1)
+    made = page.width_page(mine)
+    assert made.missing == ()
+    assert made.target_ceiling == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+    assert made.calibration is not None
+    assert made.calibration.brier is not None
+
+
+def test_a_profile_run_never_counts_and_a_clean_run_may_not_say_so_much() -> None:
+    for events, code in ((profiled(), "not_clean"), (profiled(mode="clean"), "unknown_event")):
+        found = parse(sealed(events), manifest())
+        assert isinstance(found, Refusal)
+        assert found.code == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "@" + "0" * 32 + " {", sealed(honest()), sealed(profiled())[:-80],
+        sealed(profiled(rounds={"accepted": [4, 1, 1, 0]})),
+        sealed(profiled(rounds={"time_ns": [1]})),
+        sealed(profiled(rounds={"confidence": [[2.0, 0.8, 0.1]] * 4})),
+        sealed(profiled(rounds={"confidence": [0.5] * 4})),
+        sealed(profiled(rounds={"confidence": None})),
+    ],
+)  # fmt: skip
+def test_anything_but_a_whole_profile_log_is_a_user_mistake(text: str) -> None:
+    with pytest.raises(UsageError, match="no whole log of a profile run"):
+        profile.evidence("p.log", text)
