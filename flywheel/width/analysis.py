@@ -186,8 +186,8 @@ def _wilson(kept: int, reached: int) -> tuple[float, float]:
 def target_ceiling(texts: Sequence[Sequence[float]], width: int) -> float | None:
     """Tokens a round at temperature 1 for a head that always proposes the target's likeliest token.
 
-    `texts` hold the target's largest probability at each token, in order; the mean over every window
-    of `width` tokens inside a text. None where no text is that long.
+    `texts` hold the target's largest probability at each token; the mean is over every window of
+    `width` tokens inside a text. None where no text is that long.
     """
     windows = [t[i : i + width] for t in texts for i in range(len(t) - width + 1)]
     if not windows or not width:
