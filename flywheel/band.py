@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from scipy.special import fdtr, stdtr, stdtrit
 
@@ -99,29 +100,22 @@ def pool(history: Iterable[Series]) -> Pool:
 
     Squares are weighted by recency (half-life 60 blocks), capped at 12 times the scaled median, and
     worth at most 30 degrees of freedom together. Returns nu = 0 when nothing was ever measured.
+    Sums are exactly rounded, so the order in which the history is listed changes no bit.
     """
-    past = list(history)
     squares: list[tuple[int, float]] = []
     null_squares: list[float] = []
-    for series in past:
-        _finite(series.effects)
-        _finite(series.contrasts)
+    for series in history:
+        squares += _squares(series)
         if series.null:
-            squares += [(series.first + i, e * e) for i, e in enumerate(series.effects)]
             null_squares += [e * e for e in series.effects]
-        else:
-            squares += [
-                (series.first + i + 1, r * r) for i, r in enumerate(residuals(series.effects))
-            ]
-        squares += [(series.first + i, c * c) for i, c in enumerate(series.contrasts)]
     if not squares:
         return Pool(0.0, 0.0)
     cap = CAP * _median([s for _, s in squares]) / CHI2_MEDIAN
     newest = max(at for at, _ in squares)
-    weights = [0.5 ** ((newest - at) / HALF_LIFE) for at, _ in squares]
+    weights = [_weight(newest - at) for at, _ in squares]
     total = math.fsum(weights)
     learnt = math.fsum(
-        w * (min(s, cap) if cap > 0 else s) for w, (_, s) in zip(weights, squares, strict=True)
+        w * (s if s < cap or cap <= 0 else cap) for w, (_, s) in zip(weights, squares, strict=True)
     )
     variance = learnt / total
     nulls = len(null_squares)
@@ -132,12 +126,32 @@ def pool(history: Iterable[Series]) -> Pool:
     return Pool(variance, min(NU_CAP, total), inflation, nulls)
 
 
+@lru_cache(maxsize=8192)
+def _squares(series: Series) -> tuple[tuple[int, float], ...]:
+    """(block, square) for each degree of freedom that a series gives; a null's mean is known."""
+    _finite(series.effects)
+    _finite(series.contrasts)
+    own = (
+        [(series.first + i, e * e) for i, e in enumerate(series.effects)]
+        if series.null
+        else [(series.first + i + 1, r * r) for i, r in enumerate(residuals(series.effects))]
+    )
+    return (*own, *((series.first + i, c * c) for i, c in enumerate(series.contrasts)))
+
+
+@lru_cache(maxsize=8192)
+def _weight(age: int) -> float:
+    return float(0.5 ** (age / HALF_LIFE))
+
+
 def spread(effects: Sequence[float], past: Pool) -> Spread:
     """Pool a lever's own spread with the past's; its own alone if it is far larger (F, p < .01).
 
-    nu = nu0 + n - 1. The result already carries the canaries' inflation.
+    nu = nu0 + n - 1. The result already carries the canaries' inflation, and its bits do not
+    depend on the order of the effects.
     """
-    own = math.fsum(r * r for r in residuals(effects))
+    mean = math.fsum(effects) / len(effects)
+    own = math.fsum((e - mean) ** 2 for e in effects)
     free = len(effects) - 1
     nu = past.nu + free
     if nu <= 0:
@@ -164,7 +178,8 @@ def effect_band(
     n = len(effects)
     mean = math.fsum(effects) / n
     used = spread(effects, past)
-    half = math.sqrt(used.variance / n) * half_width(n, used.nu, alpha, g) if used.nu else math.inf
+    width = half_width(n, used.nu, alpha, g)
+    half = math.sqrt(used.variance / n) * width if math.isfinite(width) else math.inf
     return Band(mean, mean - half, mean + half, n, used.nu)
 
 

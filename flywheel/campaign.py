@@ -54,6 +54,11 @@ class Settings:
         """The flat weight of each test."""
         return 1.0 / self.budget
 
+    @property
+    def cold_calibration(self) -> int:
+        """Null blocks of four loads before the first screen: each tells two squares, not one."""
+        return max(1, self.calibration // 2)
+
     def pause_s(self, failures: int) -> float:
         """How long to wait after that many failures in a row; 0 after none."""
         if failures < 1:
@@ -80,9 +85,10 @@ QUICK = Settings(
     label="quick",
     budget=16,
     anchor_blocks=2,
-    rule=Rule(delta_min=0.01, useful=0.02, n_max=4),
+    rule=Rule(delta_min=0.01, useful=0.02, tau=0.02, memory=0.05, n_max=4),
 )
-FULL = Settings()
+# A night has the time to tell an effect of one per cent from none on a box that spreads by one.
+FULL = Settings(rule=Rule(delta_min=0.001, useful=0.01, tau=0.02, memory=0.05, n_max=12))
 
 
 @dataclass(frozen=True, slots=True)

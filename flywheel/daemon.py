@@ -14,16 +14,16 @@ from types import FrameType
 
 from flywheel import glance, identity, ready, stop
 from flywheel.beat import beating
-from flywheel.clock import Clock
-from flywheel.display import Display
+from flywheel.clock import Clock, utc_text
+from flywheel.display import STYLES, Display
 from flywheel.errors import LeaseBusy, Refused
 from flywheel.identity import Identity
 from flywheel.lease import Lease, daemon_path
-from flywheel.ledger.store import Ledger
+from flywheel.ledger.opening import open_for_writing
 from flywheel.lever import Lever
 from flywheel.night import Night
 from flywheel.order import Order, Session
-from flywheel.wishes import Wishes
+from flywheel.wishes import Wish, Wishes
 
 
 def run(
@@ -47,18 +47,32 @@ def run(
             raise Refused(f"{asked.reason}; remove it to run.")
         deadline_s = None if order.budget_s is None else clock.monotonic_s() + order.budget_s
         wishes = Wishes(order.ledger, clock, deadline_s=deadline_s)
-        ledger = Ledger.open(order.ledger)
         try:
-            night = Night(
-                order, ledger, levers, clock=clock, display=display, wishes=wishes,
-                ready=ready.tell,
-            )  # fmt: skip
-            with _signals(wishes), beating(night) as night.beat:
-                return night.run()
+            with _signals(wishes):
+                return _night(order, levers, clock, display, wishes)
         finally:
-            ledger.close()
             with contextlib.suppress(OSError):
                 stop.clear(order.ledger)
+
+
+def _night(
+    order: Order, levers: Sequence[Lever], clock: Clock, display: Display, wishes: Wishes
+) -> Session:
+    # To prove and to copy a large ledger takes its time.
+    opening = wishes.during(lambda: open_for_writing(order.ledger, now_utc=utc_text()))
+    if isinstance(opening, Wish):
+        return Session(utc_text(), reason=opening.reason, stopped=True)
+    for warning in opening.warnings:
+        display.say(warning, STYLES["void"])
+    try:
+        night = Night(
+            order, opening.ledger, levers, clock=clock, display=display, wishes=wishes,
+            ready=ready.tell,
+        )  # fmt: skip
+        with beating(night) as night.beat:
+            return night.run()
+    finally:
+        opening.ledger.close()
 
 
 def _alone(order: Order) -> None:

@@ -29,7 +29,7 @@ from flywheel.block import BlockEstimate
 from flywheel.errors import DecisionError
 
 ENDINGS = ("promoted", "rejected", "inconclusive", "void", "incorrect")
-RULE_VERSION = "e1"
+RULE_VERSION = "e2"
 # How unlikely a difference this small must be before the arms are taken to be one and the same.
 TOO_CLEAN = 1e-4
 # Standard normal quantile for the 80 % power that the smallest detectable effect is stated at.
@@ -41,12 +41,17 @@ class Rule:
     """The decision rule as data. Gains are fractions of time saved.
 
     `delta_min` is what a lever must be worth to be promoted, `useful` what it must be shown to be
-    worth less than before it is closed early, `guard` the loss that no category may hide.
+    worth less than before it is closed early, `guard` the loss that no category may hide; `tau` and
+    `memory` are the losses of those metrics that none may hide (None: not guarded). `screen` is the
+    quantile of Student's t that a screened cold lever must reach to be confirmed.
     """
 
     delta_min: float = 0.005
     useful: float = 0.01
     guard: float = 0.02
+    tau: float | None = None
+    memory: float | None = None
+    screen: float = 0.75
     n_min: int = 2
     n_max: int = 8
     futility_t: float = 0.5
@@ -57,9 +62,17 @@ class Rule:
         """Plain JSON."""
         return asdict(self)
 
+    @property
+    def margins(self) -> dict[str, float]:
+        """The loss that each guarded metric may not hide."""
+        known = {"tau": self.tau, "memory": self.memory}
+        return {name: margin for name, margin in known.items() if margin is not None}
+
     def __post_init__(self) -> None:
         if not (0 < self.delta_min <= self.useful < 1 and 0 < self.guard < 1):
             raise DecisionError("a rule needs 0 < delta_min <= useful < 1 and 0 < guard < 1")
+        if not (0.5 <= self.screen < 1 and all(0 < m < 1 for m in self.margins.values())):
+            raise DecisionError("a rule needs 0.5 <= screen < 1 and guards between 0 and 1")
         if not 2 <= self.n_min <= self.n_max:
             raise DecisionError("a rule needs 2 <= n_min <= n_max")
 
@@ -68,7 +81,8 @@ class Rule:
 class Evidence:
     """All that one decision may look at.
 
-    `guards` holds the variance pool of each guarded category. `floor_ms` is the time per token
+    `guards` holds the variance pool of each guarded category, `metrics` that of each guarded metric
+    (those that the lever openly trades are left out). `floor_ms` is the time per token
     below which no result is possible, `ceiling` the lever's own upper bound; None when unknown.
     """
 
@@ -76,6 +90,7 @@ class Evidence:
     past: Pool
     alpha_t: float
     guards: Mapping[str, Pool] = field(default_factory=dict)
+    metrics: Mapping[str, Pool] = field(default_factory=dict)
     ceiling: float | None = None
     floor_ms: float | None = None
 
@@ -116,6 +131,25 @@ class Verdict:
         return gain_fraction(self.band.mean * weight / (1 + weight))
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A guarded category or metric: the band of its log gain, and the loss it may not hide."""
+
+    name: str
+    band: Band
+    margin: float
+
+    @property
+    def regressed(self) -> bool:
+        """It got worse beyond doubt, and by more than the margin."""
+        return self.band.high < 0 and self.band.mean < -self.margin
+
+    @property
+    def may_hide_a_loss(self) -> bool:
+        """A loss of more than the margin cannot be excluded yet."""
+        return self.band.low < -self.margin
+
+
 def decide(evidence: Evidence, rule: Rule) -> Verdict:
     """The verdict after the evidence's blocks.
 
@@ -134,8 +168,8 @@ def decide(evidence: Evidence, rule: Rule) -> Verdict:
     used = spread(gains, evidence.past)
     margin = band.mean - log_gain(rule.delta_min)
     e = e_value(n, margin, used.variance, used.nu)
-    guards = guard_bands(blocks, evidence.guards, rule)
-    regressions = tuple(c for c, b in guards if b.high < 0 and b.mean < -log_gain(rule.guard))
+    guards = guard_bands(evidence, rule)
+    regressions = tuple(g.name for g in guards if g.regressed)
 
     def verdict(ending: str | None, code: str, sentence: str, **more: object) -> Verdict:
         sd = math.sqrt(used.variance) if used.nu > 0 else math.nan
@@ -155,7 +189,8 @@ def decide(evidence: Evidence, rule: Rule) -> Verdict:
         return verdict(
             "rejected", "regression", f"regression in {words}; worth less than {percent(band.high)}"
         )
-    if n >= rule.n_min and (closed := _bounded(band, margin, used.variance, rule)):
+    hot = blocks[0].hot
+    if n >= rule.n_min and (closed := _bounded(band, margin, used.variance, rule, hot=hot)):
         return verdict("rejected", closed, f"worth less than {percent(band.high)}")
     if n >= rule.n_max:
         seen = detectable(n, used.variance, used.nu, evidence.alpha_t, rule)
@@ -166,32 +201,36 @@ def decide(evidence: Evidence, rule: Rule) -> Verdict:
 
 
 def withheld(
-    gains: Sequence[float], guards: Sequence[tuple[str, Band]], past: Pool, rule: Rule
+    gains: Sequence[float], guards: Sequence[Guard], past: Pool, rule: Rule
 ) -> str | None:
     """Why a lever whose e-value suffices is not promoted yet; None when nothing speaks against it.
 
-    `one_load` when leaving out a single block turns the gain around, `spread` when the gain does
-    not beat where the next load could fall, `guard` when some category could hide a loss.
+    `one_load` when leaving out a single block turns the gain around (a cold block is left out
+    whole, as an invalid load would void it whole), `spread` when the gain does not beat where the
+    next load could fall, `guard` when some category or guarded metric could hide a loss.
     """
     n, total = len(gains), math.fsum(gains)
     if any((total - g) / (n - 1) <= 0 for g in gains):
         return "one_load"
     if total / n <= level_band(gains, past, alpha=rule.alpha_band).half / math.sqrt(n):
         return "spread"
-    if any(b.low < -log_gain(rule.guard) for _, b in guards):
-        return "guard"
-    return None
+    return "guard" if any(g.may_hide_a_loss for g in guards) else None
 
 
-def guard_bands(
-    blocks: Sequence[BlockEstimate], guards: Mapping[str, Pool], rule: Rule
-) -> tuple[tuple[str, Band], ...]:
-    """The anytime band of the log gain within each guarded category."""
-    out = []
-    for category, past in sorted(guards.items()):
-        gains = [-e for b in blocks for name, e in b.categories if name == category]
+def guard_bands(evidence: Evidence, rule: Rule) -> tuple[Guard, ...]:
+    """The anytime band of the log gain of each guarded category, then of each guarded metric."""
+    blocks, out = evidence.blocks, []
+    watched = [
+        *((c, past, rule.guard, [b.categories for b in blocks])
+          for c, past in sorted(evidence.guards.items())),
+        *((m, past, rule.margins[m], [b.guards for b in blocks])
+          for m, past in sorted(evidence.metrics.items()) if m in rule.margins),
+    ]
+    for name, past, margin, effects in watched:
+        gains = [-e for block in effects for known, e in block if known == name]
         if gains:
-            out.append((category, effect_band(gains, past, alpha=rule.alpha_band)))
+            band = effect_band(gains, past, alpha=rule.alpha_band)
+            out.append(Guard(name, band, log_gain(margin)))
     return tuple(out)
 
 
@@ -226,11 +265,17 @@ def too_good(evidence: Evidence, band: Band) -> tuple[str, str] | None:
     return None
 
 
-def _bounded(band: Band, margin: float, variance: float, rule: Rule) -> str | None:
+def _bounded(band: Band, margin: float, variance: float, rule: Rule, *, hot: bool) -> str | None:
+    """Why more blocks are not worth their time; None while they are.
+
+    Another hot block is one load, so a losing lever is measured until its gain is bounded by what
+    would be useful. A cold block is four: there a losing lever is closed with the bound it has.
+    """
     if band.high < log_gain(rule.delta_min):
         return "bounded"
     t = margin * math.sqrt(band.n / variance) if variance > 0 else math.inf * margin
-    return "futile" if t < rule.futility_t and band.high < log_gain(rule.useful) else None
+    losing = t < rule.futility_t and (not hot or band.high < log_gain(rule.useful))
+    return "futile" if losing else None
 
 
 def detectable(

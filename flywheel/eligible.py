@@ -22,11 +22,15 @@ UNDECIDED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A lever that may run; `discount` multiplies its odds, `note` says why it is not 1."""
+    """A lever that may run; `discount` multiplies its odds, `note` says why it is not 1.
+
+    `confirm` is set when a screen let it through already.
+    """
 
     lever: Lever
     discount: float = 1.0
     note: str = ""
+    confirm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ def _one(
     field, value = next(iter(lever.change.items()))
     if field in resolved and canonical(resolved[field]) == canonical(value):
         return Ineligible(lever, f"{lever.name} is already in the incumbent")
+    if any(v.waiting and v.lever.identity == lever.identity for v in view.variants):
+        return Ineligible(lever, f"{lever.name} passed its screen and waits to be confirmed")
     past = [v for v in view.variants if v.purpose == "lever" and v.decision is not None
             and v.lever.identity == lever.identity]
     return _after(view, lever, past[-1], best) if past else Candidate(lever)
@@ -89,6 +95,8 @@ def _after(view: View, lever: Lever, last: VariantRow, best: Best) -> Candidate 
     assert view.campaign is not None
     same = "" if last.lever.name == lever.name else f" as {last.lever.name}"
     pointer = f"D{decision.number}{same}: {decision.ending}, {decision.sentence}"
+    if decision.code == "incumbent_moved":
+        return Candidate(lever, note=f"; it passed its screen: {pointer}", confirm=True)
     if last.campaign_id == view.campaign.id:
         return Ineligible(lever, f"{lever.name} was decided in this campaign by {pointer}")
     if decision.ending in ("void", "inconclusive"):

@@ -69,5 +69,9 @@ class LeaseBusy(Refused):
     """The device or the ledger's daemon lock is held; the message names the holder."""
 
 
+class LeaseError(FlywheelError):
+    """A lock file cannot be opened or locked at all; nobody is known to hold it."""
+
+
 class LaunchError(FlywheelError):
     """A run could not be started."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -25,6 +26,17 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644, durable: bool = Tr
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's names to the disk, so that a new file outlives a power loss."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Some network file systems have no such call for folders; they sync names by themselves.
+        with contextlib.suppress(OSError):
+            os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def create_whole(path: Path, text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from flywheel.band import Series
@@ -12,18 +13,47 @@ from flywheel.lever import canonical
 
 
 def series(
-    view: View, upto: BlockRow, *, exclude: Collection[str] = (), category: str | None = None
+    view: View,
+    upto: BlockRow,
+    *,
+    exclude: Collection[str] = (),
+    category: str | None = None,
+    metric: str | None = None,
 ) -> tuple[Series, ...]:
     """Effects of all variants measured under the same ruler, metric and kind as block `upto`.
 
     Only blocks planned before or with it count, so that a later look gives the same answer. The
-    effects of excluded variants stay out; their treatment-free contrasts do not. With `category`,
-    the effects within that category.
+    effects of excluded variants stay out; their treatment-free contrasts do not. With `category`
+    or `metric`, the effects within that category or on that guarded metric.
     """
     assert upto.estimate is not None
+    assert upto.ruler_id is not None
+    kind = Kind(upto.ruler_id, upto.estimate.metric, upto.estimate.hot)
+    return series_of(view, kind, upto.serial, exclude=exclude, category=category, metric=metric)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What blocks must share to lend each other their spread."""
+
+    ruler_id: int
+    metric: str
+    hot: bool
+
+
+def series_of(
+    view: View,
+    kind: Kind,
+    serial: int,
+    *,
+    exclude: Collection[str] = (),
+    category: str | None = None,
+    metric: str | None = None,
+) -> tuple[Series, ...]:
+    """As `series`, for a kind of block and all blocks up to that serial number."""
     found = []
     for variant in view.variants:
-        blocks = [b for b in variant.measured if _comparable(b, upto)]
+        blocks = [b for b in variant.measured if b.serial <= serial and kind_of(b) == kind]
         code = "" if variant.decision is None else variant.decision.code
         # Arms that were one and the same are no information about noise.
         if not blocks or code == "arms_probably_identical":
@@ -33,12 +63,14 @@ def series(
         for block in blocks:
             estimate = block.estimate
             assert estimate is not None
-            if category is None:
+            if category is not None:
+                effects += [e for name, e in estimate.categories if name == category]
+            elif metric is not None:
+                effects += [e for name, e in estimate.guards if name == metric]
+            else:
                 effects.append(estimate.effect)
                 if estimate.contrast is not None:
                     contrasts.append(estimate.contrast)
-            else:
-                effects += [e for name, e in estimate.categories if name == category]
         if variant.id in exclude:
             effects = []
         found.append(
@@ -47,16 +79,11 @@ def series(
     return tuple(found)
 
 
-def _comparable(block: BlockRow, upto: BlockRow) -> bool:
-    mine, other = block.estimate, upto.estimate
-    return (
-        mine is not None
-        and other is not None
-        and block.serial <= upto.serial
-        and block.ruler_id == upto.ruler_id
-        and mine.metric == other.metric
-        and mine.hot == other.hot
-    )
+def kind_of(block: BlockRow) -> Kind | None:
+    """The kind of a measured block; None of any other."""
+    if block.estimate is None or block.ruler_id is None:
+        return None
+    return Kind(block.ruler_id, block.estimate.metric, block.estimate.hot)
 
 
 def level_history(

@@ -24,6 +24,8 @@ BLOCKED_CODES = ("interrupted", "budget_spent", "never_started", "not_started", 
 _OUTCOMES = {
     "timeout": "timeout",
     "exit_signal": "killed",
+    "guard_killed": "killed",
+    "engine_stuck": "killed",
     "supervisor_lost": "killed",
     **dict.fromkeys(BLOCKED_CODES, "blocked"),
 }

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from flywheel.block import BlockEstimate, cold_block, hot_block
+from flywheel.band import Pool, pool
+from flywheel.block import BlockEstimate, cold_block, hot_block, load_costs
 from flywheel.campaign import Settings
-from flywheel.decide import Verdict
+from flywheel.decide import Rule, Verdict
 from flywheel.errors import BlockError, LedgerError
+from flywheel.history import Kind, series_of
 from flywheel.ledger import models, views
-from flywheel.ledger.rows import BlockRow, RunRow, View
+from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
 from flywheel.ledger.store import Ledger, Writer, log_text
 from flywheel.lever import Lever, canonical
 from flywheel.manifest import Manifest
@@ -25,11 +27,14 @@ from flywheel.parse import parse
 from flywheel.record import RunRecord
 from flywheel.refusal import Refusal
 from flywheel.ruler import differences, of_header
+from flywheel.screen import Screened, screen, screen_hot, spread_known
 from flywheel.step import NextBlock, PricedOut
-from flywheel.verdicts import append_calibration, append_decision, consider
+from flywheel.verdicts import append_calibration, append_decision, close_screened, consider
 
 Parse = Callable[[str, Manifest], "RunRecord | Refusal"]
 _INCUMBENT_GATE = re.compile(r"\barm A\b")
+# Where a screen's second candidate runs.
+MATE_SLOT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Entered:
     void: str | None = None
     verdict: Verdict | None = None
     findings: tuple[str, ...] = ()
+    screened: tuple[Screened, ...] = ()
 
 
 def open_campaign(
@@ -108,6 +114,11 @@ def plan_block(ledger: Ledger, step: NextBlock, *, now_utc: str) -> None:
                 writer, step.variant_id, step.lever, step.purpose, step.incumbent,
                 step.candidate, step.from_decision, step.why, now_utc,
             )
+        if (mate := step.mate) is not None:
+            _append_variant(
+                writer, mate.variant_id, mate.lever, step.purpose, step.incumbent, mate.candidate,
+                step.from_decision, step.why, now_utc,
+            )
         writer.append(
             models.block_plan,
             serial=int(step.block_id[1:]),
@@ -120,6 +131,11 @@ def plan_block(ledger: Ledger, step: NextBlock, *, now_utc: str) -> None:
             why=step.why,
             created_utc=now_utc,
         )
+        if step.screen:
+            writer.append(
+                models.screen_plan, block_id=step.block_id,
+                mate_id=None if mate is None else mate.variant_id, created_utc=now_utc,
+            )
 
 
 def _append_variant(
@@ -209,7 +225,8 @@ def enter(
             return Entered(block.id)
         records = _records(writer, earlier, reread)
         records[_slot(block, run_id)] = record
-        return _measure(writer, block, [records[k] for k in sorted(records)], now_utc)
+        judged = _screen if block.screen else _measure
+        return judged(writer, block, [records[k] for k in sorted(records)], now_utc)
 
 
 def _block_of(view: View, run_id: str) -> BlockRow:
@@ -276,15 +293,44 @@ def _measure(
             _one_condition(records[0], other)
     except BlockError as error:
         return _void(writer, block, "no_block", str(error), "void", now_utc)
+    measured = _measured_by(writer, view, variant, block, records[0], now_utc)
+    if isinstance(measured, Entered):
+        return measured
+    writer.append(
+        models.block,
+        block_id=block.id, ruler_id=measured,
+        source_sha256=records[0].header.engine.source_sha256,
+        metric=estimate.metric, effect=estimate.effect, contrast=estimate.contrast,
+        within_sd=estimate.within_sd, prompt_sd=estimate.prompt_sd,
+        level_log_ms=estimate.level_log_ms, prompts=estimate.prompts, loads=estimate.loads,
+        tokens=estimate.tokens, categories=[list(c) for c in estimate.categories],
+        created_utc=now_utc,
+    )
+    writer.append_all(
+        models.block_guard,
+        [{"block_id": block.id, "name": name, "effect": e} for name, e in estimate.guards],
+    )
+    return _settle(writer, block, estimate, now_utc)
+
+
+def _measured_by(
+    writer: Writer,
+    view: View,
+    variant: VariantRow,
+    block: BlockRow,
+    first: RunRecord,
+    now_utc: str,
+) -> int | Entered:
+    """The key of the ruler that a block was measured by; the void block if it may not differ."""
     assert view.campaign is not None
-    ruler = of_header(records[0].header, view.campaign.settings.label, metric=variant.lever.metric)
+    ruler = of_header(first.header, view.campaign.settings.label, metric=variant.lever.metric)
     for earlier in view.of_campaign(view.campaign.id):
         for known in earlier.measured:
             other_ruler = view.rulers[known.ruler_id or 0]
             if other_ruler.metric == ruler.metric and (what := differences(other_ruler, ruler)):
                 detail = f"the ruler changed under the campaign: {'; '.join(what)}"
                 return _void(writer, block, "ruler_changed", detail, "void", now_utc)
-    source = records[0].header.engine.source_sha256
+    source = first.header.engine.source_sha256
     if variant.measured and variant.measured[-1].source_sha256 != source:
         detail = "the engine's code changed between two blocks of one lever"
         return _void(writer, block, "code_changed", detail, "void", now_utc)
@@ -292,22 +338,51 @@ def _measure(
         models.ruler, "identity", identity=ruler.identity, name=ruler.name,
         fields=ruler.as_dict(), created_utc=now_utc,
     )
-    writer.append(
-        models.block,
-        block_id=block.id, ruler_id=views.ruler_id(writer.connection, ruler.identity),
-        source_sha256=source,
-        metric=estimate.metric, effect=estimate.effect, contrast=estimate.contrast,
-        within_sd=estimate.within_sd, prompt_sd=estimate.prompt_sd,
-        level_log_ms=estimate.level_log_ms, prompts=estimate.prompts, loads=estimate.loads,
-        tokens=estimate.tokens, categories=[list(c) for c in estimate.categories],
-        created_utc=now_utc,
-    )
-    return _settle(writer, block, estimate, now_utc)
+    return views.ruler_id(writer.connection, ruler.identity)
 
 
 def estimate_block(block: BlockRow, records: Sequence[RunRecord], metric: str) -> BlockEstimate:
     """The estimate of a complete block from its records, in order of their slots."""
     return hot_block(records[0], metric) if block.hot else cold_block(records, metric)
+
+
+def screen_gains(
+    block: BlockRow, records: Sequence[RunRecord], past: Pool, rule: Rule, metric: str
+) -> tuple[Screened, ...]:
+    """What a screen's loads say about its candidates, in order. BlockError when they do not fit."""
+    if block.hot:
+        return (screen_hot(hot_block(records[0], metric).gain, past, rule),)
+    return screen(load_costs(records, metric), past, rule)
+
+
+def _screen(
+    writer: Writer, block: BlockRow, records: Sequence[RunRecord], now_utc: str
+) -> Entered:
+    """Enter a screen's answers; what fails is closed, what passes waits for its confirmation."""
+    view = views.load(writer.connection)
+    variant = view.variant(block.variant_id)
+    assert view.campaign is not None
+    rule, metric = view.campaign.settings.rule, variant.lever.metric
+    ruler_id = _measured_by(writer, view, variant, block, records[0], now_utc)
+    if isinstance(ruler_id, Entered):
+        return ruler_id
+    past = pool(series_of(view, Kind(ruler_id, metric, block.hot), block.serial))
+    if not spread_known(past):
+        said = "nothing is known about the spread of such loads yet"
+        return _void(writer, block, "no_spread", said, "void", now_utc)
+    try:
+        for other in records[1:]:
+            _one_condition(records[0], other)
+        answers = screen_gains(block, records, past, rule, metric)
+    except BlockError as error:
+        return _void(writer, block, "no_block", str(error), "void", now_utc)
+    for variant_id, said_of in zip((block.variant_id, block.mate_id), answers, strict=False):
+        writer.append(
+            models.screen, block_id=block.id, variant_id=variant_id, ruler_id=ruler_id,
+            source_sha256=records[0].header.engine.source_sha256, **asdict(said_of),
+            created_utc=now_utc,
+        )
+    return Entered(block.id, screened=answers, findings=close_screened(writer, now_utc))
 
 
 def _one_condition(first: RunRecord, other: RunRecord) -> None:
@@ -332,7 +407,8 @@ def _void(
         models.block_void, block_id=block.id, code=code, detail=detail, created_utc=now_utc
     )
     view = views.load(writer.connection)
-    variant = view.variant(block.variant_id)
+    block = view.block(block.id)
+    variant = view.variant(_at_fault(block))
     assert view.campaign is not None
     verdict = None
     if variant.purpose in ("lever", "canary"):
@@ -340,7 +416,7 @@ def _void(
         attempts = view.campaign.settings.attempts
         if code == "gate_failed":
             verdict = Verdict("incorrect", code, detail, n, None, 0.0, alpha_t)
-        elif variant.voids_in_a_row >= attempts or code == "code_changed":
+        elif variant.voids_in_a_row >= attempts or (code == "code_changed" and not block.screen):
             said = f"deferred after {variant.voids_in_a_row} void runs: {code}, {detail}"
             verdict = Verdict("void", code, said, n, None, 0.0, alpha_t)
     found: tuple[str, ...] = ()
@@ -348,6 +424,13 @@ def _void(
         rule = view.campaign.settings.rule
         found = append_decision(writer, view, variant, verdict, rule, now_utc)
     return Entered(block.id, void=code, verdict=verdict, findings=found)
+
+
+def _at_fault(block: BlockRow) -> str:
+    """The variant whose load made a block void: the mate's, if it ran last."""
+    if block.mate_id is not None and block.runs and block.runs[-1].slot == MATE_SLOT:
+        return block.mate_id
+    return block.variant_id
 
 
 def _settle(
@@ -365,4 +448,6 @@ def _settle(
     if verdict.ending is None:
         return Entered(block.id, estimate, verdict=verdict)
     found = append_decision(writer, view, variant, verdict, settings.rule, now_utc)
+    if verdict.ending == "promoted" and variant.purpose == "lever":
+        found += close_screened(writer, now_utc)
     return Entered(block.id, estimate, verdict=verdict, findings=found)

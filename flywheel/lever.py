@@ -70,6 +70,22 @@ class Lever:
         """The one field that this lever changes; None for a null lever."""
         return next(iter(self.change), None)
 
+    @property
+    def group(self) -> str:
+        """What levers share that differ only in a number; any other lever is a group of its own."""
+        name = self.field_name
+        if name is None or type(self.change[name]) not in (int, float):
+            return self.identity
+        return f"{self.kind} {name}"
+
+    @property
+    def boot(self) -> str:
+        """What levers must share to stand in one screen: how they are built and what judges them.
+
+        A patch is built on its own, so it shares with none.
+        """
+        return self.identity if self.kind == "patch" else f"{self.kind} {self.metric} {self.slow}"
+
     def label(self) -> str:
         """`field -> value`, as printed in reports."""
         if self.null:

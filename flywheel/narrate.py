@@ -13,7 +13,12 @@ from flywheel.manifest import Manifest
 
 def label(step: plan.NextBlock) -> str:
     """What a block compares."""
-    return "best against the frozen first" if step.purpose == "anchor" else step.lever.label()
+    if step.purpose == "anchor":
+        return "best against the frozen first"
+    label = step.lever.label()
+    if not step.screen:
+        return label
+    return f"screen of {label}" + (f" and {step.mate.lever.label()}" if step.mate else "")
 
 
 def finished(display: Display, manifest: Manifest, got: Ingested, entered: Entered) -> None:
@@ -24,6 +29,9 @@ def finished(display: Display, manifest: Manifest, got: Ingested, entered: Enter
         display.say(f"{run_id}  {word}: {got.refusal}", STYLES.get(word, STYLES["void"]))
     elif entered.void is not None:
         display.say(f"{run_id}  void: {entered.void}", STYLES["void"])
+    elif entered.screened:
+        said = "; ".join(one.sentence for one in entered.screened)
+        display.say(f"{run_id}  ok: {said}, {_took(got)}")
     elif entered.estimate is not None:
         saved = gain_fraction(entered.estimate.gain) * 100
         display.say(f"{run_id}  ok: {saved:+.2f} % of the time saved, {_took(got)}")

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel import best, epoch, handover, ingest, judge, launch, narrate, pace, plan, proof
+from flywheel import best, entry, epoch, handover, ingest, judge, launch, narrate, pace, plan
 from flywheel.attend import Attended, attend
 from flywheel.clock import Clock, span_text, utc_text
 from flywheel.display import STYLES, Display
-from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError, Refused
+from flywheel.errors import LaunchError, LedgerBusy, LedgerError, Refused
+from flywheel.guarding import guard_of
 from flywheel.halting import Evidence, alarms, halt_sentence
 from flywheel.lease import Lease
 from flywheel.ledger import halts, views
@@ -74,7 +75,7 @@ class Night:
         self.ledger.may_wait = lambda: self.wishes.asked() is None
         try:
             with self.display.open():
-                wish = self._prove() or self._reconcile() or self._start() or self._loop()
+                wish = self._reconcile() or self._start() or self._loop()
                 self.session.reason = wish.reason
                 self.session.stopped = wish.code == "interrupted"
         except LedgerBusy as error:
@@ -157,9 +158,13 @@ class Night:
 
     def _load(self, step: plan.NextBlock, load: plan.Load) -> Wish | bool:
         """One engine run.  True: it was good; False: its block is void; a wish: stop."""
+        with self.ledger.reading() as connection:
+            guard = guard_of(connection, self.order)
+        known = self._fingerprints.get(step.block_id)
         manifest = plan_manifest(
-            self.order, step, load, self._fingerprints.get(step.block_id), now_utc=self._now()
-        )
+            self.order, step, load, known, now_utc=self._now(), guard=guard,
+            campaign=self._view().campaign,
+        )  # fmt: skip
         run_dir = self.order.runs_dir / manifest.run_id
         judge.start_run(self.ledger, manifest, slot=load.slot, now_utc=self._now())
         self._do(f"{step.purpose}: {narrate.label(step)}", manifest.run_id)
@@ -179,7 +184,7 @@ class Night:
             launch.prepare(run_dir, manifest)
             if self._lease is not None:
                 self._lease.tell(f"flywheel run, {manifest.run_id}", run_dir)
-            child = launch.start(run_dir, lease_fd=self._lease.fd if self._lease else None)
+            child = launch.start(run_dir, lease_fds=self._lease.fds if self._lease else ())
         except LaunchError as error:
             self.display.say(str(error), STYLES["void"])
             launch.disown(run_dir)
@@ -232,6 +237,7 @@ class Night:
         if isinstance(got, Wish):
             reason = f"{got.reason}; the next flywheel run enters run {manifest.run_id}"
             return Wish(got.code, reason, False)
+        entry.leave(run_dir, got.end)
         entered = self._enter(manifest, got)
         self.run_id = None
         self._count(got)
@@ -243,24 +249,15 @@ class Night:
         return got.record is not None and entered.void is None
 
     def _enter(self, manifest: Manifest, got: ingest.Ingested) -> judge.Entered:
-        now = self._now()
         if got.record is not None and manifest.block_id is not None:
             known = self._fingerprints.setdefault(manifest.block_id, {})
             known.update({arm.name: arm.fingerprint for arm in got.record.header.arms})
-        try:
-            return judge.enter(
-                self.ledger, manifest.run_id, got.end, got.text, got.record, now_utc=now
-            )
-        except LedgerError:
-            raise
-        except (FlywheelError, ArithmeticError, ValueError) as error:
-            # A statistic that fails is no promotion; the run is kept as void, with the reason.
-            self.display.say(f"the judge refused {manifest.run_id}: {error}", STYLES["incorrect"])
-            end = judge.RunEnd(
-                "void", "judge_failed", f"{type(error).__name__}: {error}", got.end.started_utc,
-                got.end.ended_utc, got.end.wall_ns, got.end.exit_status, got.end.evidence,
-            )  # fmt: skip
-            return judge.enter(self.ledger, manifest.run_id, end, got.text, None, now_utc=now)
+        entered, complaint = entry.enter(
+            self.ledger, manifest.run_id, got, now_utc=self._now()
+        )
+        if complaint is not None:
+            self.display.say(complaint, STYLES["incorrect"])
+        return entered
 
     def _count(self, got: ingest.Ingested) -> None:
         session = self.session
@@ -295,10 +292,6 @@ class Night:
         session.adopted, session.runs, session.ok = session.runs, 0, 0
         session.engine_s, session.blocked_in_a_row = 0.0, 0
         return None
-
-    def _prove(self) -> Wish | None:
-        self._do("proving the ledger", None)
-        return proof.prove(self.ledger, self.wishes, now_utc=self._now(), say=self.display.say)
 
     def _start(self) -> Wish | None:
         """Take the device and go on with a campaign; Refused while a halt stands."""

@@ -2,25 +2,29 @@
 
 Order of business: stop if a number can no longer be trusted; finish what is open; calibrate the
 ruler with null blocks; place a canary; measure the best against the frozen first configuration
-when that is due; else the lever with the highest expected gain per minute. Every choice carries
-one line that says why.
+when that is due; confirm what passed its screen; else the lever with the highest expected gain per
+minute, through a screen where that saves loads or tests. Every choice carries one line that says
+why.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from flywheel import best as best_of
-from flywheel.band import log_gain
+from flywheel.band import Pool, log_gain, pool
 from flywheel.best import Best
 from flywheel.eligible import Candidate, Ineligible, admit
 from flywheel.halting import Evidence, alarms, null_alarm
+from flywheel.history import kind_of, series_of
 from flywheel.ledger.rows import BlockRow, CampaignRow, VariantRow, View
 from flywheel.lever import KINDS, Lever, null_lever
-from flywheel.step import Load, NextBlock, PricedOut, Step, Stop
+from flywheel.screen import spread_known
+from flywheel.step import Load, Mate, NextBlock, PricedOut, Step, Stop
 
 DEFAULT_LOAD_MINUTES = 2.0
 BLOCKS_EXPECTED = 3
@@ -55,14 +59,15 @@ def next_step(
         return Stop(reason, halt=True)
     if (going := _unfinished(view, campaign, mine, best, closing)) is not None:
         return going
-    nulls = [v for v in mine if v.purpose == "null"]
+    nulls = [v for v in mine if v.purpose == "null" and v.blocks[0].hot]
     if not closing and sum(len(v.measured) for v in nulls) < campaign.settings.calibration:
         return _calibrate(view, campaign, nulls, best)
     spent = view.budget(campaign.id).left == 0
     ready, refused = admit(view, levers, best, effective or {}, kinds)
     if closing or spent:
         ready = ()
-    if (anchor := _anchor(view, campaign, best, last=not ready)) is not None:
+    passed = None if closing or spent else confirmation(mine, ready)
+    if (anchor := _anchor(view, campaign, best, last=not (ready or passed))) is not None:
         return anchor
     if closing:
         return Stop("closing: told to finish")
@@ -70,7 +75,14 @@ def next_step(
         budget = campaign.settings.budget
         return Stop(f"the error budget of this epoch, {budget} tests, is spent; declare a new one")
     if _canary_due(campaign, mine, len(ready)):
-        return _open(view, campaign, best, null_lever(), "canary", _canary_why(campaign))
+        # A canary is of the kind of what comes next, and is confirmed without a screen.
+        cold = bool(ready) and not ranked(view, ready)[0][0].lever.hot
+        return _open(
+            view, campaign, best, null_lever(), "canary", _canary_why(campaign), hot=not cold
+        )
+    if passed is not None:
+        said = passed.screened.answer.sentence if passed.screened else ""
+        return _another(view, campaign, passed, f"{said}; to be confirmed on fresh blocks")
     if not ready:
         return Stop(_dry(refused))
     return _lever_step(view, campaign, best, ready)
@@ -94,9 +106,10 @@ def _unfinished(
     for variant in mine:
         for block in variant.blocks:
             if block.open:
-                return _again(variant, block)
+                return _again(view, variant, block)
     for variant in mine:
-        if variant.purpose in ("lever", "canary") and variant.decision is None and not closing:
+        undecided = variant.purpose in ("lever", "canary") and variant.decision is None
+        if undecided and not variant.waiting and not closing:
             return _another(view, campaign, variant, _progress(campaign, variant))
     for variant in mine:
         if variant.purpose == "null" and variant.voids_in_a_row >= campaign.settings.attempts:
@@ -105,11 +118,13 @@ def _unfinished(
     return None
 
 
-def _again(variant: VariantRow, block: BlockRow) -> NextBlock:
+def _again(view: View, variant: VariantRow, block: BlockRow) -> NextBlock:
+    mate = None if block.mate_id is None else view.variant(block.mate_id)
     return NextBlock(
         block.id, variant.id, variant.purpose, variant.lever, variant.incumbent, variant.candidate,
         block.hot, block.pattern, block.seed, block.number, block.why, False, False,
-        variant.from_decision, block.runs,
+        variant.from_decision, block.runs, block.screen,
+        None if mate is None else Mate(mate.id, mate.lever, mate.candidate),
     )
 
 
@@ -165,13 +180,19 @@ def _draw(view: View, campaign: CampaignRow) -> tuple[int, str, int]:
 
 
 def _calibrate(
-    view: View, campaign: CampaignRow, nulls: Sequence[VariantRow], best: Best
+    view: View,
+    campaign: CampaignRow,
+    nulls: Sequence[VariantRow],
+    best: Best,
+    *,
+    hot: bool = True,
 ) -> NextBlock:
-    done = sum(len(v.measured) for v in nulls)
-    why = f"null {done + 1} of {campaign.settings.calibration}: the spread that a lever must beat"
+    done, settings = sum(len(v.measured) for v in nulls), campaign.settings
+    wanted = settings.calibration if hot else settings.cold_calibration
+    why = f"null {done + 1} of {wanted}: the spread that a lever must beat"
     if nulls:
         return _another(view, campaign, nulls[-1], why)
-    return _open(view, campaign, best, null_lever(), "null", why)
+    return _open(view, campaign, best, null_lever(), "null", why, hot=hot)
 
 
 def _canary_due(campaign: CampaignRow, mine: Sequence[VariantRow], waiting: int) -> bool:
@@ -226,8 +247,68 @@ def _lever_step(
                 f"priced out: its ceiling of {lever.ceiling * 100:.2g} % is under the bar of "
                 f"{bar * 100:.2g} %",
             )
-    first, why = ranked(view, ready)[0]
+    order = ranked(view, ready)
+    first, why = order[0]
+    if not first.confirm and (screened := _screen_step(view, campaign, best, order)) is not None:
+        return screened
     return _open(view, campaign, best, first.lever, "lever", why)
+
+
+def _screen_step(
+    view: View,
+    campaign: CampaignRow,
+    best: Best,
+    order: Sequence[tuple[Candidate, str]],
+) -> NextBlock | None:
+    """A screen that the first candidate is to go through; None when it goes straight on.
+
+    A cold candidate is screened together with another one that is built and booted alike. A hot one
+    is screened when levers that differ only in a number are to choose among themselves, or when
+    more levers wait than there are tests left.
+    """
+    (first, why), rest = order[0], [c.lever for c, _ in order[1:] if not c.confirm]
+    lever, mine = first.lever, view.of_campaign(campaign.id)
+    family = [x for x in rest if x.group == lever.group]
+    if lever.hot:
+        begun = any(v.waiting and v.lever.group == lever.group for v in mine)
+        scarce = len(order) > view.budget(campaign.id).left
+        if not (family or begun or scarce):
+            return None
+        if not spread_known(_spread(view, campaign, lever, hot=True)):
+            return None
+        return replace(_open(view, campaign, best, lever, "lever", f"screen: {why}"), screen=True)
+    mates = [x for x in (*family, *rest) if not x.hot and x.boot == lever.boot]
+    if not mates:
+        return None
+    nulls = [v for v in mine if v.purpose == "null" and not v.blocks[0].hot]
+    known = spread_known(_spread(view, campaign, lever, hot=False))
+    if not known or sum(len(v.measured) for v in nulls) < campaign.settings.cold_calibration:
+        return _calibrate(view, campaign, nulls, best, hot=False)
+    step = _open(view, campaign, best, lever, "lever", f"screen, with {mates[0].name}: {why}")
+    second = f"v{int(step.variant_id[1:]) + 1:04d}"
+    mate = Mate(second, mates[0], {**best.config, **mates[0].change})
+    return replace(step, screen=True, pattern="ABBA", mate=mate)
+
+
+def _spread(view: View, campaign: CampaignRow, lever: Lever, *, hot: bool) -> Pool:
+    """What this campaign's blocks of a kind say about the next one's spread."""
+    kinds = (kind_of(b) for v in view.of_campaign(campaign.id) for b in v.measured)
+    kind = next((k for k in kinds if k and (k.metric, k.hot) == (lever.metric, hot)), None)
+    if kind is None:
+        return Pool(0.0, 0.0)
+    return pool(series_of(view, kind, len(view.blocks())))
+
+
+def confirmation(mine: Sequence[VariantRow], open_: Sequence[Candidate]) -> VariantRow | None:
+    """The screened variant to confirm next: the clearest, once its whole family was screened."""
+    unscreened = {c.lever.group for c in open_}
+    found = [v for v in mine if v.waiting and v.lever.group not in unscreened]
+
+    def clear(variant: VariantRow) -> float:
+        assert variant.screened is not None
+        return variant.screened.answer.gain / variant.screened.answer.sd
+
+    return max(found, key=clear, default=None)
 
 
 def ranked(view: View, ready: Sequence[Candidate]) -> tuple[tuple[Candidate, str], ...]:

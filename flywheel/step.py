@@ -10,6 +10,9 @@ from flywheel.block import CANDIDATE, INCUMBENT
 from flywheel.ledger.rows import RunRow
 from flywheel.lever import Lever
 
+# The arm of a screen's second candidate.
+MATE = "C"
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -21,10 +24,20 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Mate:
+    """The second candidate of a cold screen."""
+
+    variant_id: str
+    lever: Lever
+    candidate: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class NextBlock:
     """A block to run. `new_variant` and `new_block` say which rows are still to be appended.
 
-    `done` holds the runs that this block already has (after a crash, or between cold loads).
+    `done` holds the runs that this block already has (after a crash, or between cold loads). A
+    cold `screen` is A x1 x2 A: the lever's candidate, then its mate's, between two incumbents.
     """
 
     block_id: str
@@ -42,6 +55,8 @@ class NextBlock:
     new_block: bool
     from_decision: int | None = None
     done: tuple[RunRow, ...] = ()
+    screen: bool = False
+    mate: Mate | None = None
 
     @property
     def null(self) -> bool:
@@ -55,9 +70,12 @@ class NextBlock:
             planned: tuple[Load, ...] = (Load(0, arms, tuple(self.pattern)),)
         else:
             by_name = dict(arms)
+            slots = self.pattern
+            if self.mate is not None:
+                by_name[MATE] = self.mate.candidate
+                slots = INCUMBENT + CANDIDATE + MATE + INCUMBENT
             planned = tuple(
-                Load(i, ((name, by_name[name]),), (name, name))
-                for i, name in enumerate(self.pattern)
+                Load(i, ((name, by_name[name]),), (name, name)) for i, name in enumerate(slots)
             )
         taken = {run.slot for run in self.done}
         return tuple(load for load in planned if load.slot not in taken)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
-from flywheel.band import effect_band, gain_fraction, pool
+from flywheel import best
+from flywheel.band import effect_band, gain_fraction, log_gain, pool
 from flywheel.campaign import Budget, Settings
-from flywheel.decide import Evidence, Rule, Verdict, decide, percent, span
+from flywheel.decide import Z_POWER, Evidence, Rule, Verdict, decide, percent, span
 from flywheel.history import series
-from flywheel.ledger import models
+from flywheel.ledger import models, views
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.ledger.store import Writer
+from flywheel.lever import canonical
 from flywheel.plan import null_alarm
+from flywheel.screen import Screened, choose
+
+# What these fields openly trade for time; everything else must hold it.
+TRADED = dict.fromkeys(
+    ("draft_width", "verify_policy", "margin_threshold", "confidence_threshold"), ("tau",)
+)
 
 
 def consider(view: View, variant: VariantRow, settings: Settings, alpha_t: float) -> Verdict:
@@ -22,12 +31,17 @@ def consider(view: View, variant: VariantRow, settings: Settings, alpha_t: float
     """
     last = variant.measured[-1]
     names = sorted({name for e in variant.estimates for name, _ in e.categories})
+    traded = TRADED.get(variant.lever.field_name or "", ())
+    metrics = {name for e in variant.estimates for name, _ in e.guards} - set(traded)
     evidence = Evidence(
         blocks=variant.estimates,
         past=pool(series(view, last, exclude=(variant.id,))),
         alpha_t=alpha_t,
         guards={
             c: pool(series(view, last, exclude=(variant.id,), category=c)) for c in names
+        },
+        metrics={
+            m: pool(series(view, last, exclude=(variant.id,), metric=m)) for m in sorted(metrics)
         },
         ceiling=variant.lever.ceiling,
         floor_ms=settings.floor_ms,
@@ -40,7 +54,7 @@ def append_decision(
 ) -> tuple[str, ...]:
     """A verdict with its findings; returns the findings' sentences."""
     budget = view.budget(variant.campaign_id)
-    # A lever that was looked at has spent its test, however it ended.
+    # A lever that was looked at has spent its test, however it ended; a screen is no look.
     test = budget.tests + 1 if verdict.n else None
     number = _append_verdict(
         writer, variant, verdict, rule, now_utc, test=test, promotions=budget.promotions
@@ -52,6 +66,45 @@ def append_decision(
             evidence=_evidence(variant), created_utc=now_utc,
         )
     return found
+
+
+def close_screened(writer: Writer, now_utc: str) -> tuple[str, ...]:
+    """Close every screened lever of the campaign that will not be confirmed as it stands.
+
+    Those that failed their screen; those that another of their group outdid, for a group spends one
+    test; and those that were screened against an incumbent that is no more.
+    """
+    view = views.load(writer.connection)
+    assert view.campaign is not None
+    campaign = view.campaign
+    waiting = [v for v in view.of_campaign(campaign.id) if v.waiting]
+    current = canonical(dict(best.fold(view).config))
+    chosen = choose([(v.lever.group, v.screened.answer) for v in waiting if v.screened])
+    found: tuple[str, ...] = ()
+    for i, variant in enumerate(waiting):
+        assert variant.screened is not None
+        answer, first = variant.screened.answer, chosen.get(variant.lever.group)
+        spent = _screen_verdict(answer, campaign.settings.rule)
+        if answer.passed and canonical(dict(variant.incumbent)) != current:
+            said = "passed its screen, but the incumbent changed before its confirmation"
+            spent = replace(spent, ending="void", code="incumbent_moved", sentence=said)
+        elif answer.passed and first == i:
+            continue
+        elif answer.passed and first is not None:
+            said = f"{waiting[first].lever.label()} did better on the screen of their family"
+            spent = replace(spent, ending="inconclusive", code="family", sentence=said)
+        found += append_decision(writer, view, variant, spent, campaign.settings.rule, now_utc)
+    return found
+
+
+def _screen_verdict(answer: Screened, rule: Rule) -> Verdict:
+    """The ending of a lever that a screen turned away: closed only if its gain is bounded."""
+    closed = answer.high < log_gain(rule.useful)
+    seen = gain_fraction(answer.needed + Z_POWER * answer.sd)
+    return Verdict(
+        "rejected" if closed else "inconclusive", "screened_out", answer.sentence, 0, answer.band,
+        0.0, 0.0, detectable=None if closed else seen, sd=answer.sd,
+    )
 
 
 def append_superseding(
@@ -125,6 +178,8 @@ def details(verdict: Verdict) -> dict[str, Any]:
 def sentences(variant: VariantRow, verdict: Verdict) -> tuple[str, ...]:
     """The findings that a decision is worth."""
     lever, blocks = variant.lever, "1 block" if verdict.n == 1 else f"{verdict.n} blocks"
+    if not verdict.n and variant.screened is not None:
+        blocks = "one load of a screen"
     if variant.null:
         word = "promoted, wrongly" if verdict.ending == "promoted" else "not promoted"
         return (f"canary {variant.id} was {word}: {verdict.sentence}, {blocks}",)
@@ -158,7 +213,9 @@ def append_calibration(
     writer: Writer, view: View, variant: VariantRow, settings: Settings, now_utc: str
 ) -> tuple[str, ...]:
     """One sentence when the nulls, or the anchor, are complete."""
-    wanted = settings.calibration if variant.purpose == "null" else settings.anchor_blocks
+    hot = variant.blocks[0].hot
+    nulls = settings.calibration if hot else settings.cold_calibration
+    wanted = nulls if variant.purpose == "null" else settings.anchor_blocks
     if len(variant.measured) != wanted:
         return ()
     gains = [e.gain for e in variant.estimates]

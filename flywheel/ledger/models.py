@@ -2,6 +2,7 @@
 
     ruler, campaign, lever -> variant -> block_plan -> run -> run_end -> log, arm, measurement
                               variant -> block (the estimate) -> decision -> finding
+    block_plan -> screen_plan -> screen: a look before a confirmation, which lends no estimate
     run -> halt -> resume; takeover stands alone
     foreign_log -> foreign_reading -> foreign_measurement, foreign_verdict (imported history)
 
@@ -25,7 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 OUTCOMES = ("ok", "void", "timeout", "killed", "blocked")
 PURPOSES = ("null", "canary", "lever", "anchor")
 
@@ -220,6 +221,38 @@ block = _table(
     Column("created_utc", Text, nullable=False),
     *_finite("effect", "contrast", "within_sd", "prompt_sd", "level_log_ms"),
     CheckConstraint("prompts > 0 AND loads IN (1, 4)"),
+)
+
+block_guard = _table(
+    "block_guard",
+    Column("block_id", Text, ForeignKey("block.block_id"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("effect", REAL, nullable=False),
+    *_finite("effect"),
+)
+
+screen_plan = _table(
+    "screen_plan",
+    Column("block_id", Text, ForeignKey("block_plan.id"), primary_key=True),
+    # A cold screen holds two candidates between two incumbents: the block's own, and its mate.
+    Column("mate_id", Text, ForeignKey("variant.id")),
+    Column("created_utc", Text, nullable=False),
+)
+
+screen = _table(
+    "screen",
+    Column("block_id", Text, ForeignKey("screen_plan.block_id"), primary_key=True),
+    Column("variant_id", Text, ForeignKey("variant.id"), primary_key=True),
+    Column("ruler_id", Integer, ForeignKey("ruler.id"), nullable=False),
+    Column("source_sha256", Text, nullable=False),
+    Column("gain", REAL, nullable=False),
+    Column("sd", REAL, nullable=False),
+    Column("nu", REAL, nullable=False),
+    Column("needed", REAL, nullable=False),
+    Column("low", REAL, nullable=False),
+    Column("high", REAL, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    *_finite("gain", "sd", "nu", "needed", "low", "high"),
 )
 
 block_void = _table(

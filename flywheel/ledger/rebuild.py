@@ -11,13 +11,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from flywheel.band import pool
 from flywheel.best import Best, fold
 from flywheel.block import BlockEstimate
 from flywheel.campaign import Budget, Settings
 from flywheel.decide import Rule, Verdict
 from flywheel.errors import BlockError
 from flywheel.foreign import history
-from flywheel.judge import Parse, estimate_block
+from flywheel.history import Kind, series_of
+from flywheel.judge import Parse, estimate_block, screen_gains
 from flywheel.ledger import views
 from flywheel.ledger.rows import BlockRow, DecisionRow, VariantRow, View
 from flywheel.ledger.store import Ledger, log_text
@@ -75,6 +77,9 @@ def rebuild(ledger: Ledger, *, reread: Parse = parse) -> Rebuilt:
             return out
 
         fresh = _with_estimates(view, lambda b: _estimate(view, b, records(b), found))
+        for block in fresh.blocks():
+            if block.answers:
+                found += _screened_otherwise(fresh, block, records(block))
     again, decided = _decide_again(fresh, found)
     best = fold(again)
     if best != fold(view):
@@ -94,9 +99,30 @@ def _estimate(
     except BlockError as error:
         found.append(f"block {block.id} was measured, but now: {error}")
         return None
-    if estimate != block.estimate:
+    stored = block.estimate
+    if stored is not None and not estimate.agrees(stored):
         found.append(f"block {block.id} now estimates {estimate.effect:.6g}")
     return estimate
+
+
+def _screened_otherwise(view: View, block: BlockRow, records: list[RunRecord]) -> list[str]:
+    """What a screen's logs say now that its stored answers do not."""
+    if len(records) != len(block.runs):
+        return []
+    metric, first = view.variant(block.variant_id).lever.metric, block.answers[0]
+    campaign_id = view.variant(block.variant_id).campaign_id
+    rule = next(c.settings.rule for c in view.campaigns if c.id == campaign_id)
+    past = pool(series_of(view, Kind(first.ruler_id, metric, block.hot), block.serial))
+    try:
+        again = screen_gains(block, records, past, rule, metric)
+    except BlockError as error:
+        return [f"block {block.id} screened, but now: {error}"]
+    stored = {a.variant_id: a.answer for a in block.answers}
+    return [
+        f"block {block.id} now screens {variant_id} with {answer.gain:.6g}"
+        for variant_id, answer in zip((block.variant_id, block.mate_id), again, strict=False)
+        if not stored[str(variant_id)].agrees(answer)
+    ]
 
 
 def _with_estimates(view: View, again: Callable[[BlockRow], BlockEstimate | None]) -> View:

@@ -14,6 +14,7 @@ from flywheel.campaign import fold as fold_budget
 from flywheel.decide import Rule
 from flywheel.lever import Lever
 from flywheel.ruler import Ruler
+from flywheel.screen import Screened
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,22 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ScreenRow:
+    """What one screen said about one variant."""
+
+    block_id: str
+    variant_id: str
+    ruler_id: int
+    source_sha256: str
+    answer: Screened
+
+
+@dataclass(frozen=True, slots=True)
 class BlockRow:
-    """A planned block, its runs, and its estimate or the reason why it is void."""
+    """A planned block, its runs, and its estimate or the reason why it is void.
+
+    A `screen` has `answers` in the place of an estimate; `mate_id` is the other variant in it.
+    """
 
     serial: int
     id: str
@@ -52,11 +67,14 @@ class BlockRow:
     source_sha256: str | None = None
     void_code: str | None = None
     void_detail: str = ""
+    screen: bool = False
+    mate_id: str | None = None
+    answers: tuple[ScreenRow, ...] = ()
 
     @property
     def open(self) -> bool:
-        """Neither measured nor void."""
-        return self.estimate is None and self.void_code is None
+        """Neither measured nor answered nor void."""
+        return self.estimate is None and self.void_code is None and not self.answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +134,16 @@ class VariantRow:
     created_utc: str
     blocks: tuple[BlockRow, ...] = ()
     decision: DecisionRow | None = None
+    screened: ScreenRow | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """It passed a screen and its confirmation has not begun."""
+        return (
+            self.decision is None
+            and self.screened is not None
+            and all(b.screen for b in self.blocks)
+        )
 
     @property
     def null(self) -> bool:
@@ -134,9 +162,14 @@ class VariantRow:
 
     @property
     def voids_in_a_row(self) -> int:
-        """Void blocks since the last good one; a blocked run is not the lever's fault."""
+        """Void blocks since the last good one; a blocked run is not the lever's fault.
+
+        Screens do not count: a lever whose screen is void goes on to its confirmation.
+        """
         count = 0
         for block in reversed(self.blocks):
+            if block.screen:
+                continue
             if block.estimate is not None:
                 break
             count += block.void_code not in (None, "blocked")

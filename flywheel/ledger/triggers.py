@@ -25,6 +25,20 @@ _GUARDS = (
         "a void block, or one with a run that is not ok, has no estimate",
     ),
     (
+        "block_of_no_screen",
+        "block",
+        "EXISTS (SELECT 1 FROM screen_plan WHERE block_id = NEW.block_id)",
+        "a screen lends no estimate",
+    ),
+    (
+        "screen_of_good_runs",
+        "screen",
+        "EXISTS (SELECT 1 FROM block_void WHERE block_id = NEW.block_id) OR EXISTS "
+        "(SELECT 1 FROM run LEFT JOIN run_end ON run_end.run_id = run.id "
+        "WHERE run.block_id = NEW.block_id AND run_end.outcome IS NOT 'ok')",
+        "a void block, or one with a run that is not ok, screens nothing",
+    ),
+    (
         "block_void_unmeasured",
         "block_void",
         "EXISTS (SELECT 1 FROM block WHERE block_id = NEW.block_id)",

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, literal_column, select
 
 from flywheel.block import BlockEstimate
 from flywheel.campaign import Settings
@@ -23,16 +23,19 @@ from flywheel.ledger.rows import (
     DecisionRow,
     FindingRow,
     RunRow,
+    ScreenRow,
     VariantRow,
     View,
 )
 from flywheel.lever import Lever
 from flywheel.measurement import Measurement
 from flywheel.ruler import Ruler
+from flywheel.screen import Screened
 
 __all__ = [
     "BlockRow", "CampaignRow", "DecisionRow", "FindingRow", "RunRow", "VariantRow", "View",
-    "effective_configs", "load", "manifest", "measurements", "newest_campaign", "ruler_id",
+    "effective_configs", "levers", "load", "manifest", "measurements", "newest_campaign",
+    "ruler_id",
 ]
 
 
@@ -93,6 +96,9 @@ def _runs(connection: Connection) -> dict[str, list[RunRow]]:
 
 def _blocks(connection: Connection, runs: Mapping[str, list[RunRow]]) -> dict[str, list[BlockRow]]:
     estimates = {r.block_id: r for r in connection.execute(select(models.block))}
+    guards = _guards(connection)
+    mates = {r.block_id: r.mate_id for r in connection.execute(select(models.screen_plan))}
+    answers = _screens(connection)
     voids = {r.block_id: r for r in connection.execute(select(models.block_void))}
     out: dict[str, list[BlockRow]] = defaultdict(list)
     for r in connection.execute(select(models.block_plan).order_by(models.block_plan.c.serial)):
@@ -101,22 +107,43 @@ def _blocks(connection: Connection, runs: Mapping[str, list[RunRow]]) -> dict[st
             BlockRow(
                 r.serial, r.id, r.variant_id, r.number, bool(r.hot), r.pattern, r.seed, r.why,
                 runs=tuple(runs.get(r.id, ())),
-                estimate=_estimate(measured) if measured else None,
+                estimate=_estimate(measured, guards.get(r.id, ())) if measured else None,
                 ruler_id=measured.ruler_id if measured else None,
                 source_sha256=measured.source_sha256 if measured else None,
                 void_code=void.code if void else None,
                 void_detail=void.detail if void else "",
+                screen=r.id in mates,
+                mate_id=mates.get(r.id),
+                answers=tuple(answers.get(r.id, ())),
             )
         )
     return out
 
 
-def _estimate(row: Any) -> BlockEstimate:
+def _guards(connection: Connection) -> dict[str, tuple[tuple[str, float], ...]]:
+    table, out = models.block_guard, defaultdict(list)
+    for r in connection.execute(select(table).order_by(table.c.block_id, table.c.name)):
+        out[r.block_id].append((r.name, r.effect))
+    return {block_id: tuple(pairs) for block_id, pairs in out.items()}
+
+
+def _screens(connection: Connection) -> dict[str, list[ScreenRow]]:
+    out: dict[str, list[ScreenRow]] = defaultdict(list)
+    for r in connection.execute(select(models.screen).order_by(models.screen.c.variant_id)):
+        said = Screened(r.gain, r.sd, r.nu, r.needed, r.low, r.high)
+        out[r.block_id].append(
+            ScreenRow(r.block_id, r.variant_id, r.ruler_id, r.source_sha256, said)
+        )
+    return out
+
+
+def _estimate(row: Any, guards: tuple[tuple[str, float], ...]) -> BlockEstimate:
     return BlockEstimate(
         effect=row.effect, contrast=row.contrast, within_sd=row.within_sd, prompts=row.prompts,
         level_log_ms=row.level_log_ms, metric=row.metric, prompt_sd=row.prompt_sd,
         loads=row.loads, tokens=row.tokens,
         categories=tuple((name, value) for name, value in json.loads(row.categories)),
+        guards=guards,
     )
 
 
@@ -139,15 +166,22 @@ def _variants(
     blocks: Mapping[str, list[BlockRow]],
     standing: Mapping[str, DecisionRow],
 ) -> tuple[VariantRow, ...]:
-    levers = {r.identity: _lever(r) for r in connection.execute(select(models.lever))}
+    known = levers(connection)
+    answers = (a for found in blocks.values() for b in found for a in b.answers)
+    screened = {a.variant_id: a for a in answers}
     return tuple(
         VariantRow(
-            r.id, r.campaign_id, levers[r.lever_identity], r.purpose, json.loads(r.incumbent),
+            r.id, r.campaign_id, known[r.lever_identity], r.purpose, json.loads(r.incumbent),
             json.loads(r.candidate), r.from_decision, r.predicted_gain, r.why, r.created_utc,
-            tuple(blocks.get(r.id, ())), standing.get(r.id),
+            tuple(blocks.get(r.id, ())), standing.get(r.id), screened.get(r.id),
         )
         for r in connection.execute(select(models.variant).order_by(models.variant.c.id))
     )
+
+
+def levers(connection: Connection) -> dict[str, Lever]:
+    """Every lever that was ever tried, by the identity that it is stored under."""
+    return {r.identity: _lever(r) for r in connection.execute(select(models.lever))}
 
 
 def _lever(row: Any) -> Lever:
@@ -159,24 +193,27 @@ def _lever(row: Any) -> Lever:
 
 def measurements(connection: Connection, run_id: str) -> tuple[Measurement, ...]:
     """Every measurement of one run, in the order entered."""
-    table = models.measurement
+    t = models.measurement.c
+    query = (
+        select(t.arm, t.prompt, t.category, t.repeat, t.metric, t.numerator, t.denominator, t.unit,
+               t.counted, t.line)
+        .where(t.run_id == run_id)
+        .order_by(t.id)
+    )  # fmt: skip
+    # Unpacked by position: there are thousands, and names cost more than the numbers do.
     return tuple(
-        Measurement(
-            r.arm, r.prompt, r.category, r.repeat, r.metric, r.numerator, r.denominator, r.unit,
-            bool(r.counted), r.line,
-        )
-        for r in connection.execute(
-            select(table).where(table.c.run_id == run_id).order_by(table.c.id)
-        )
+        Measurement(*row[:8], bool(row[8]), row[9]) for row in connection.execute(query)
     )
 
 
 def effective_configs(connection: Connection) -> dict[str, Mapping[str, Any]]:
     """What the engine made of each requested configuration (by the latter's stored JSON)."""
-    return {
-        r.requested: json.loads(r.effective)
-        for r in connection.execute(select(models.arm.c.requested, models.arm.c.effective))
-    }
+    arm = models.arm.c
+    # Of each configuration the newest row, which is the one that SQLite shows beside max().
+    query = select(arm.requested, arm.effective, func.max(literal_column("rowid"))).group_by(
+        arm.requested
+    )
+    return {row[0]: json.loads(row[1]) for row in connection.execute(query)}
 
 
 def manifest(connection: Connection, run_id: str) -> Mapping[str, Any]:

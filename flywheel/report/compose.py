@@ -97,6 +97,7 @@ def row(view: View, variant: VariantRow, decision: DecisionRow) -> Row:
     mean = low = high = None
     if decision.band is not None:
         mean, low, high = headline.fractions(decision.band)
+    blocks = looked_at(view, variant)
     return Row(
         decision=decision.number,
         findings=tuple(f.number for f in view.findings if f.decision == decision.number),
@@ -110,12 +111,20 @@ def row(view: View, variant: VariantRow, decision: DecisionRow) -> Row:
         high=high,
         blocks=decision.n,
         predicted=variant.predicted_gain,
-        runs=headline.runs_of(variant),
+        runs=tuple(r.id for b in blocks for r in b.runs),
         superseded_by=decision.superseded_by,
         null=variant.null,
         unbounded=decision.band is not None and (low is None or high is None),
-        measured=tuple(block_line(b) for b in variant.blocks),
+        measured=tuple(block_line(b) for b in blocks),
     )
+
+
+def looked_at(view: View, variant: VariantRow) -> tuple[BlockRow, ...]:
+    """Its own blocks, after the screen that it shared if that is another variant's block."""
+    shared = variant.screened
+    if shared is None or shared.block_id in {b.id for b in variant.blocks}:
+        return variant.blocks
+    return (view.block(shared.block_id), *variant.blocks)
 
 
 def block_line(block: BlockRow) -> BlockLine:
@@ -123,7 +132,9 @@ def block_line(block: BlockRow) -> BlockLine:
     runs, estimate = tuple(r.id for r in block.runs), block.estimate
     if estimate is None:
         return BlockLine(block.id, block.number, block.hot, ended(block), runs,
-                         void_code=block.void_code, void_detail=block.void_detail)
+                         void_code=block.void_code, void_detail=block.void_detail,
+                         screened=tuple(f"{a.variant_id} {a.answer.sentence}"
+                                        for a in block.answers))
     sign = -1.0 if estimate.metric == "tau" else 1.0
     return BlockLine(
         block.id, block.number, block.hot, ended(block), runs, estimate.metric,

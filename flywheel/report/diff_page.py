@@ -134,7 +134,7 @@ def diff_page(
     view: View, a: Side, b: Side, effective: Mapping[str, Mapping[str, Any]]
 ) -> DiffPage:
     """Field by field; `effective` is what the engine made of each requested configuration."""
-    left, right = _resolved(a.config, effective), _resolved(b.config, effective)
+    left, right = (_resolved(one.config, effective) for one in (a, b))
     differences = []
     for name in sorted({*left, *right}):
         old, new = left.get(name), right.get(name)
@@ -146,7 +146,18 @@ def diff_page(
 def _resolved(
     config: Mapping[str, Any], effective: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    return {**effective.get(canonical(dict(config)), {}), **config}
+    """With the engine's own choices; those of other configurations where it never ran."""
+    known = effective.get(canonical(dict(config)))
+    return {**(_defaults(effective) if known is None else known), **config}
+
+
+def _defaults(effective: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the engine chose for each field that was left to it; the newest choice."""
+    found: dict[str, Any] = {}
+    for requested, resolved in effective.items():
+        asked = json.loads(requested)
+        found.update({name: value for name, value in resolved.items() if name not in asked})
+    return found
 
 
 def _worth(

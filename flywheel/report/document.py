@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from flywheel.clock import count
 from flywheel.report.detail import Detail
 from flywheel.report.evidence import Evidence
 from flywheel.report.trace import Trace
@@ -31,7 +32,8 @@ class Figure:
 class BlockLine:
     """One block: `gain` and `within` are fractions of time, `level` the incumbent's own figure.
 
-    `level` is ms/token, or tau where `metric` says so. A void block has a code and no numbers.
+    `level` is ms/token, or tau where `metric` says so. A void block has a code and no numbers; a
+    screen has the sentences that it ended with in their place.
     """
 
     id: str
@@ -45,6 +47,7 @@ class BlockLine:
     level: float | None = None
     void_code: str | None = None
     void_detail: str = ""
+    screened: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,13 @@ class Row:
     null: bool = False
     unbounded: bool = False
     measured: tuple[BlockLine, ...] = ()
+
+    @property
+    def sample(self) -> str:
+        """What the decision stands on: `3 blocks`, or a screen, or nothing measured."""
+        if self.blocks:
+            return count(self.blocks, "block")
+        return "a screen" if self.code == "screened_out" else "no block"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,13 +45,15 @@ def gather(
         scope = Scope(view, since_utc)
         proof = _evidence(connection, _shown(scope, wanted)) if with_evidence else {}
         standing = _halts(connection)
-        settled = halts.known(connection)
+        settled = halts.known(connection) - {(one.code, one.run) for one in standing}
     step = plan.next_step(view, levers, effective=effective, settled=settled)
     ready, refused = admit(view, levers, best, effective, KINDS)
     queue = [QueueLine(c.lever.name, c.lever.label(), why)
              for c, why in plan.ranked(view, ready)[:QUEUE_SHOWN]]
     notes = [r.reason for r in refused if "same change" in r.reason or "closed by" in r.reason]
-    said = f"HALTED: {standing[0].reason}" if standing else describe(step)
+    said = describe(step)
+    if standing:
+        said = f"HALTED: {standing[0].reason.rstrip('.')}; flywheel resume --why lifts it"
     return build(scope, Around(said, queue, standing, notes, measured, proof))
 
 

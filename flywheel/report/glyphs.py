@@ -62,6 +62,10 @@ def bar(
         return min(width - 1, int(scale.share(value) * width))
 
     cells = [" "] * width
+    if low is not None and high is not None and (high < scale.low or low > scale.high):
+        cells[0 if high < scale.low else -1] = pens.left if high < scale.low else pens.right
+        cells[cell(0.0)] = pens.zero
+        return "".join(cells).rstrip()
     first = 0 if low is None else cell(low)
     last = width - 1 if high is None else cell(high)
     for i in range(first, last + 1):

@@ -11,7 +11,7 @@ from flywheel.band import Band, gain_fraction
 from flywheel.best import Best
 from flywheel.campaign import Canaries
 from flywheel.clock import count
-from flywheel.ledger.rows import RunRow, VariantRow, View
+from flywheel.ledger.rows import RunRow, View
 from flywheel.measurement import Measurement
 from flywheel.report.detail import best_runs, detail
 from flywheel.report.document import Cost, Figure
@@ -135,7 +135,10 @@ def cost(scope: Scope) -> Cost:
     runs = scope.runs()
     wall_s = seconds_between(*_span(runs)) if runs else 0.0
     dead = [r for r in runs if r.outcome != "ok"]
-    decided = sum(not v.null for v, d in scope.decisions() if d.n or d.ending == "incorrect")
+    decided = sum(
+        not v.null and d.ending != "void" and bool(v.blocks or v.screened)
+        for v, d in scope.decisions()
+    )
     joules = [j for r in runs if (j := _energy_j(r.evidence)) is not None]
     found = Cost(
         text="",
@@ -176,8 +179,3 @@ def _energy_j(evidence: Mapping[str, Any]) -> float | None:
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
             return float(value)
     return None
-
-
-def runs_of(variant: VariantRow) -> tuple[str, ...]:
-    """Every run of a variant."""
-    return tuple(r.id for b in variant.blocks for r in b.runs)

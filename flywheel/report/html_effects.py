@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from flywheel.clock import count
 from flywheel.report import glyphs, plots
 from flywheel.report.document import BlockLine, Document, Row
 from flywheel.report.markup import Links, section
@@ -67,13 +66,15 @@ def _blocks(links: Links, row: Row) -> str:
         return ""
     items = "".join(f"<li>{_block(links, block)}</li>" for block in row.measured)
     return (
-        f"<details><summary>D{row.decision}, {count(row.blocks, 'block')}</summary>"
+        f"<details><summary>D{row.decision}, {row.sample}</summary>"
         f'<ul class="blocks" id="d{row.decision}-blocks">{items}</ul></details>'
     )
 
 
 def _block(links: Links, block: BlockLine) -> str:
     runs = ", ".join(links.run(run) for run in block.runs)
+    if block.screened:
+        return f"{escape(block.id)} screen: {escape('; '.join(block.screened))} · {runs}"
     if block.gain is None or block.within is None or block.level is None:
         return f"{escape(block.id)} void: {escape(block.void_code or 'open')} · {runs}"
     unit = f"tau {block.level:.2f}" if block.metric == "tau" else f"{ms(block.level)} ms/token"

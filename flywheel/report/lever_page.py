@@ -10,7 +10,7 @@ from flywheel.clock import count
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.lever import Lever, fingerprint
 from flywheel.report import glyphs
-from flywheel.report.compose import block_line, label_of
+from flywheel.report.compose import block_line, label_of, looked_at
 from flywheel.report.document import BlockLine
 from flywheel.report.headline import fractions
 from flywheel.report.tables import Line, Page, wrapped
@@ -111,7 +111,7 @@ def _trial(view: View, variant: VariantRow) -> Trial:
         rulers=tuple(view.rulers[r].label for r in rulers),
         source=last.source_sha256[:12] if last and last.source_sha256 else None,
         box=box,
-        blocks=tuple(block_line(b) for b in variant.blocks),
+        blocks=tuple(block_line(b) for b in looked_at(view, variant)),
         verdicts=verdicts,
         findings=tuple(
             f"F{f.number} {f.created_utc[:10]} {f.sentence}"
@@ -183,6 +183,8 @@ def block_text(block: BlockLine) -> str:
     if block.void_code is not None:
         detail = f", {block.void_detail}" if block.void_detail else ""
         return f"void: {block.void_code}{detail}; {runs}"
+    if block.screened:
+        return f"screen: {'; '.join(block.screened)}; {runs}"
     if block.gain is None or block.within is None or block.level is None:
         return f"open; {runs or 'no run yet'}"
     unit = f"tau {block.level:.2f}" if block.metric == "tau" else f"{ms(block.level)} ms/token"

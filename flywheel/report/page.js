@@ -5,7 +5,7 @@ function unfold() {
   for (; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
   const own = target && target.querySelector(":scope > details");
   if (own) own.open = true;
-  if (target) target.scrollIntoView({ block: "center" });
+  if (target) target.scrollIntoView({ block: "start" });
 }
 addEventListener("hashchange", unfold);
 addEventListener("load", () => location.hash && unfold());

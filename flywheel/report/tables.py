@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from flywheel.clock import count
 from flywheel.report import glyphs
 from flywheel.report.detail import Category, Detail
 from flywheel.report.document import Document, Row
@@ -123,7 +122,7 @@ def _cells(row: Row) -> tuple[str, str, str, str, str]:
     miss = f": {_refs(row.findings[1:])}" if len(row.findings) > 1 else ""
     name = _refs(row.findings[:1]) or f"D{row.decision}"
     hoped = f"predicted {predicted(row.predicted)}{miss}"
-    return name, row.label, row.said, count(row.blocks, "block"), hoped
+    return name, row.label, row.said, row.sample, hoped
 
 
 def _refs(numbers: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import PROMPTS, point, record
 
-from flywheel.block import BlockEstimate, cold_block, cost, hot_block
+from flywheel.block import BlockEstimate, cold_block, cost, hot_block, load_costs
 from flywheel.errors import BlockError
 from flywheel.record import Point, RunRecord
 
@@ -139,3 +139,56 @@ def test_other_loads_are_no_cold_block() -> None:
         cold_block(cold("ABAB", [10.0] * 4))
     with pytest.raises(BlockError):
         cold_block([record()] * 4)
+
+
+repeats = st.lists(st.integers(10**6, 10**12), min_size=2, max_size=2)
+
+
+@given(st.lists(st.tuples(repeats, repeats), min_size=1, max_size=5), st.randoms())
+def test_neither_unit_nor_order_changes_a_bit_of_an_estimate(
+    times: list[tuple[list[int], list[int]]], dice: object
+) -> None:
+    """Time per token or tokens per second; prompts and repeats in any order."""
+    prompts = [(f"p{i}", "code" if i % 2 else "chat") for i in range(len(times))]
+    made = record(prompts=prompts)
+    points = tuple(
+        replace(p, decode_ns=times[int(p.prompt[1:])][p.arm == "B"][p.repeat]) for p in made.points
+    )
+    in_ms = hot_block(replace(made, points=points))
+    shuffled = list(points)
+    dice.shuffle(shuffled)  # type: ignore[attr-defined]
+    in_rates = hot_block(replace(made, points=tuple(shuffled)), "tok_per_s")
+    assert repr(replace(in_rates, metric="ms_per_token")) == repr(in_ms)
+
+
+@given(st.lists(st.integers(10**6, 10**12), min_size=4, max_size=4))
+def test_a_cold_estimate_is_the_same_in_either_unit(times: list[int]) -> None:
+    loads = [bend(r, {"decode_ns": ns})
+             for r, ns in zip(cold("ABBA", [1.0] * 4), times, strict=True)]
+    in_ms, in_rates = cold_block(loads), cold_block(loads, "tok_per_s")
+    assert repr(replace(in_rates, metric="ms_per_token")) == repr(in_ms)
+    assert load_costs(loads) == load_costs(loads, "tok_per_s")
+
+
+def test_guards_hold_tau_and_the_memory_of_cold_loads() -> None:
+    hot = hot_block(bend(record(), {"rounds": 32}, arm="B"))
+    assert dict(hot.guards) == {"tau": pytest.approx(math.log(2))}
+    loads = [
+        replace(r, peak_rss_bytes=2 * 10**9) if "B" in r.header.plan.arms else r
+        for r in cold("ABBA", [10.0] * 4)
+    ]
+    assert dict(cold_block(loads).guards) == {"memory": pytest.approx(math.log(2)), "tau": 0.0}
+    assert hot_block(record(), "tau").guards == ()
+
+
+def test_a_load_of_two_arms_has_no_single_cost() -> None:
+    with pytest.raises(BlockError, match="more than one arm"):
+        load_costs([record()])
+
+
+def test_estimates_agree_up_to_rounding_and_no_further() -> None:
+    made = hot_block(record())
+    assert made.agrees(replace(made, effect=made.effect * (1 + 1e-12), guards=()))
+    assert not made.agrees(replace(made, effect=made.effect * 1.001))
+    assert not made.agrees(replace(made, categories=()))
+    assert not made.agrees(replace(made, metric="tau"))

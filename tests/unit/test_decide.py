@@ -170,11 +170,53 @@ def test_bad_input_raises_and_never_promotes() -> None:
             Rule(**bad)
 
 
-@given(st.permutations([0.02, 0.011, 0.016, 0.009]))
-def test_the_order_of_blocks_does_not_change_a_verdict(gains: list[float]) -> None:
-    made, wanted = verdict(*gains), verdict(0.02, 0.011, 0.016, 0.009)
-    assert made.ending == wanted.ending
-    assert made.e_value == pytest.approx(wanted.e_value, rel=1e-9)
+gains_of_a_lever = st.lists(
+    st.floats(-0.1, 0.1, allow_subnormal=False), min_size=2, max_size=8
+)
+
+
+@given(gains_of_a_lever.flatmap(lambda g: st.tuples(st.just(g), st.permutations(g))))
+def test_the_order_of_blocks_changes_no_bit_of_a_verdict(
+    gains: tuple[list[float], list[float]]
+) -> None:
+    made, wanted = (
+        verdict(
+            blocks=tuple(block(g, categories=(("code", -g / 3),), guards=(("tau", g / 7),))
+                         for g in order),
+            guards={"code": PAST}, metrics={"tau": PAST}, rule=replace(RULE, tau=0.02),
+        )
+        for order in gains
+    )
+    # NaN is nobody's equal, so the text is compared; repr keeps every bit.
+    assert repr(made) == repr(wanted)
+
+
+def test_a_guarded_metric_that_falls_is_a_regression_and_a_traded_one_is_not() -> None:
+    rule = replace(RULE, tau=0.02, memory=0.05)
+    blocks = tuple(block(0.05, guards=(("memory", 0.0), ("tau", 0.1))) for _ in range(2))
+    exact = Pool(1e-10, 30.0)
+    made = verdict(blocks=blocks, metrics={"tau": exact, "memory": exact}, rule=rule)
+    assert (made.ending, made.code, made.regressions) == ("rejected", "regression", ("tau",))
+    assert verdict(blocks=blocks, metrics={"memory": exact}, rule=rule).ending == "promoted"
+    assert verdict(blocks=blocks, metrics={"tau": exact}, rule=RULE).ending == "promoted"
+
+
+def test_a_metric_that_never_moved_guards_without_withholding() -> None:
+    rule = replace(RULE, tau=0.02)
+    blocks = (block(0.05, guards=(("tau", 0.0),)), block(0.051, guards=(("tau", 0.0),)))
+    still = Pool(0.0, 4.0)
+    assert verdict(blocks=blocks, metrics={"tau": still}, rule=rule).ending == "promoted"
+    unknown = verdict(blocks=blocks, metrics={"tau": Pool(0.0, 0.0)}, rule=rule)
+    assert (unknown.ending, unknown.code) == (None, "guard")
+
+
+def test_a_losing_cold_lever_is_closed_at_once_and_a_hot_one_once_it_is_bounded() -> None:
+    loud = Pool(0.02**2, 30.0)
+    hot = verdict(0.001, 0.0012, past=loud)
+    cold = verdict(blocks=(block(0.001, loads=4), block(0.0012, loads=4)), past=loud)
+    assert hot.ending is None
+    assert (cold.ending, cold.code) == ("rejected", "futile")
+    assert cold.worth_less_than > RULE.useful
 
 
 def test_a_verdict_without_a_band_claims_nothing() -> None:

@@ -34,7 +34,8 @@ def filled(ledger: Ledger) -> Ledger:
     judge.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
     effects = {'{"threads":2}': -0.05}
     world = World(effects, fails=lambda s: ("dead", "x") if s.number == 3 else None)
-    drive(ledger, [lever()], world)
+    family = [lever(f"tile{n}", {"row_tile": n}) for n in (1, 2)]
+    drive(ledger, [lever(), *family], world)
     judge.close_campaign(ledger, 1, "done", now_utc=NOW)
     halts.halt(ledger, "test", "a fault", None, NOW)
     halts.resume(ledger, "looked at it", NOW)

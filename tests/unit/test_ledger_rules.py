@@ -23,12 +23,13 @@ from flywheel.parse import parse
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger with a promotion and a void block, for each test to copy."""
+    """A ledger with a promotion, a void block and a screen, for each test to copy."""
     opened = Ledger.open(tmp_path_factory.mktemp("made") / "ledger.db")
     judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     fails = {3: ("dead", "it died")}
     world = World({'{"threads":2}': -0.05}, fails=lambda s: fails.get(s.number))
-    drive(opened, [lever()], world)
+    family = [lever(f"tile{n}", {"row_tile": n}) for n in (1, 2)]
+    drive(opened, [lever(), *family], world)
     opened.close()
     return opened.path
 

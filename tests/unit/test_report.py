@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from records import NOW, World, drive, lever, play
+from reports import LEVERS, finished
 from rich.console import Console
 
 from flywheel import judge, plan
@@ -24,35 +25,11 @@ from flywheel.report.document import Document
 from flywheel.report.gather import describe, gather
 from flywheel.report.scope import Scope
 
-LEVERS = [
-    lever("fast"),
-    lever("slow", {"moe": "gather"}),
-    lever("flat", {"attention": "<b>"}),
-    lever("wrong", {"linear": "rows"}),
-    lever("dead", {"hyper": "fused"}),
-    lever("twin", {"threads": 2}),
-]
-
-
-def fails(step: plan.NextBlock) -> tuple[str, str] | None:
-    """One lever is incorrect, one never runs, one loses its first block."""
-    if step.lever.name == "wrong":
-        return "gate_failed", "lossless, arm B, prompt 5: token 212 is 7, plain decode says 8"
-    if step.lever.name == "dead":
-        return "seal_missing", "the log stops"
-    if step.lever.name == "slow" and step.number == 1:
-        return "guard_kill", "1.9 GB free, falling 10.8 GB/s"
-    return None
-
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     """A finished campaign with every kind of ending."""
-    opened = Ledger.open(tmp_path_factory.mktemp("report") / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={"threads": 1}, box="h200-1", now_utc=NOW)
-    effects = {'{"threads":2}': -0.05, '{"moe":"gather"}': 0.04}
-    drive(opened, LEVERS, World(effects, fails=fails))
-    return opened
+    return finished(tmp_path_factory.mktemp("report") / "ledger.db")
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +180,7 @@ def test_a_standing_halt_is_on_the_first_screen(tmp_path: Path) -> None:
     halted = gather(opened, [])
     text = flat(on_terminal(halted, 80))
     assert "HALTED memory_not_back: 9 GB did not come back" in text
-    assert halted.next == "HALTED: 9 GB did not come back"
+    assert halted.next.startswith("HALTED: 9 GB did not come back; flywheel resume")
     assert "Halted: memory_not_back" in html.render(halted)
     halts.resume(opened, "a leak, fixed", NOW)
     assert gather(opened, []).halts == ()

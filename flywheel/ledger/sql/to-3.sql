@@ -1,120 +1,66 @@
-CREATE TABLE foreign_log (
-	sha256 TEXT NOT NULL,
-	kind TEXT NOT NULL,
+CREATE TABLE screen_plan (
+	block_id TEXT NOT NULL,
+	mate_id TEXT,
+	created_utc TEXT NOT NULL,
+	PRIMARY KEY (block_id),
+	FOREIGN KEY(block_id) REFERENCES block_plan (id),
+	FOREIGN KEY(mate_id) REFERENCES variant (id)
+)
+ STRICT;
+
+CREATE TABLE screen (
+	block_id TEXT NOT NULL,
+	variant_id TEXT NOT NULL,
+	ruler_id INTEGER NOT NULL,
+	source_sha256 TEXT NOT NULL,
+	gain REAL NOT NULL,
+	sd REAL NOT NULL,
+	nu REAL NOT NULL,
+	needed REAL NOT NULL,
+	low REAL NOT NULL,
+	high REAL NOT NULL,
+	created_utc TEXT NOT NULL,
+	PRIMARY KEY (block_id, variant_id),
+	CHECK (gain IS NULL OR abs(gain) < 1e300),
+	CHECK (sd IS NULL OR abs(sd) < 1e300),
+	CHECK (nu IS NULL OR abs(nu) < 1e300),
+	CHECK (needed IS NULL OR abs(needed) < 1e300),
+	CHECK (low IS NULL OR abs(low) < 1e300),
+	CHECK (high IS NULL OR abs(high) < 1e300),
+	FOREIGN KEY(block_id) REFERENCES screen_plan (block_id),
+	FOREIGN KEY(variant_id) REFERENCES variant (id),
+	FOREIGN KEY(ruler_id) REFERENCES ruler (id)
+)
+ STRICT;
+
+CREATE TABLE block_guard (
+	block_id TEXT NOT NULL,
 	name TEXT NOT NULL,
-	size_bytes INTEGER NOT NULL,
-	text_zlib BLOB NOT NULL,
-	created_utc TEXT NOT NULL,
-	PRIMARY KEY (sha256),
-	CHECK (kind IN ('decode', 'guard', 'arms'))
+	effect REAL NOT NULL,
+	PRIMARY KEY (block_id, name),
+	CHECK (effect IS NULL OR abs(effect) < 1e300),
+	FOREIGN KEY(block_id) REFERENCES block (block_id)
 )
  STRICT;
 
-CREATE TABLE foreign_ruler (
-	id INTEGER NOT NULL,
-	identity TEXT NOT NULL,
-	name TEXT NOT NULL,
-	fields TEXT NOT NULL,
-	created_utc TEXT NOT NULL,
-	PRIMARY KEY (id),
-	UNIQUE (identity)
-)
- STRICT;
+CREATE TRIGGER screen_plan_no_update BEFORE UPDATE ON screen_plan BEGIN SELECT RAISE(ABORT, 'history is append-only: no UPDATE on screen_plan'); END;
 
-CREATE TABLE foreign_reading (
-	id INTEGER NOT NULL,
-	sha256 TEXT NOT NULL,
-	reader INTEGER NOT NULL,
-	outcome TEXT NOT NULL,
-	code TEXT NOT NULL,
-	detail TEXT NOT NULL,
-	line INTEGER NOT NULL,
-	ruler_id INTEGER,
-	facts TEXT NOT NULL,
-	created_utc TEXT NOT NULL,
-	PRIMARY KEY (id),
-	UNIQUE (sha256, reader),
-	UNIQUE (id, outcome),
-	CHECK (outcome IN ('ok', 'refused')),
-	CHECK ((outcome = 'ok') = (code = '')),
-	FOREIGN KEY(sha256) REFERENCES foreign_log (sha256),
-	FOREIGN KEY(ruler_id) REFERENCES foreign_ruler (id)
-)
- STRICT;
+CREATE TRIGGER screen_plan_no_delete BEFORE DELETE ON screen_plan BEGIN SELECT RAISE(ABORT, 'history is append-only: no DELETE on screen_plan'); END;
 
-CREATE TABLE foreign_measurement (
-	id INTEGER NOT NULL,
-	reading_id INTEGER NOT NULL,
-	outcome TEXT NOT NULL,
-	arm TEXT NOT NULL,
-	prompt TEXT NOT NULL,
-	category TEXT NOT NULL,
-	repeat INTEGER NOT NULL,
-	metric TEXT NOT NULL,
-	numerator INTEGER NOT NULL,
-	denominator INTEGER NOT NULL,
-	unit TEXT NOT NULL,
-	counted INTEGER NOT NULL,
-	line INTEGER NOT NULL,
-	PRIMARY KEY (id),
-	CHECK (outcome = 'ok'),
-	CHECK (metric <> 'tau'),
-	CHECK (numerator >= 0 AND denominator > 0),
-	FOREIGN KEY(reading_id, outcome) REFERENCES foreign_reading (id, outcome),
-	UNIQUE (reading_id, arm, prompt, repeat, metric)
-)
- STRICT;
+CREATE TRIGGER screen_plan_no_replace BEFORE INSERT ON screen_plan WHEN EXISTS (SELECT 1 FROM screen_plan WHERE block_id = NEW.block_id) BEGIN SELECT RAISE(ABORT, 'history is append-only: this screen_plan is recorded already'); END;
 
-CREATE TABLE foreign_verdict (
-	id INTEGER NOT NULL,
-	reading_id INTEGER NOT NULL,
-	outcome TEXT NOT NULL,
-	world TEXT NOT NULL,
-	position INTEGER NOT NULL,
-	arm TEXT NOT NULL,
-	stated TEXT NOT NULL,
-	ending TEXT NOT NULL,
-	sentence TEXT NOT NULL,
-	details TEXT NOT NULL,
-	PRIMARY KEY (id),
-	CHECK (outcome = 'ok'),
-	FOREIGN KEY(reading_id, outcome) REFERENCES foreign_reading (id, outcome),
-	UNIQUE (reading_id, world, position)
-)
- STRICT;
+CREATE TRIGGER block_guard_no_update BEFORE UPDATE ON block_guard BEGIN SELECT RAISE(ABORT, 'history is append-only: no UPDATE on block_guard'); END;
 
-CREATE TRIGGER foreign_log_no_update BEFORE UPDATE ON foreign_log BEGIN SELECT RAISE(ABORT, 'history is append-only: no UPDATE on foreign_log'); END;
+CREATE TRIGGER block_guard_no_delete BEFORE DELETE ON block_guard BEGIN SELECT RAISE(ABORT, 'history is append-only: no DELETE on block_guard'); END;
 
-CREATE TRIGGER foreign_log_no_delete BEFORE DELETE ON foreign_log BEGIN SELECT RAISE(ABORT, 'history is append-only: no DELETE on foreign_log'); END;
+CREATE TRIGGER block_guard_no_replace BEFORE INSERT ON block_guard WHEN EXISTS (SELECT 1 FROM block_guard WHERE block_id = NEW.block_id AND name = NEW.name) BEGIN SELECT RAISE(ABORT, 'history is append-only: this block_guard is recorded already'); END;
 
-CREATE TRIGGER foreign_log_no_replace BEFORE INSERT ON foreign_log WHEN EXISTS (SELECT 1 FROM foreign_log WHERE sha256 = NEW.sha256) BEGIN SELECT RAISE(ABORT, 'history is append-only: this foreign_log is recorded already'); END;
+CREATE TRIGGER screen_no_update BEFORE UPDATE ON screen BEGIN SELECT RAISE(ABORT, 'history is append-only: no UPDATE on screen'); END;
 
-CREATE TRIGGER foreign_ruler_no_update BEFORE UPDATE ON foreign_ruler BEGIN SELECT RAISE(ABORT, 'history is append-only: no UPDATE on foreign_ruler'); END;
+CREATE TRIGGER screen_no_delete BEFORE DELETE ON screen BEGIN SELECT RAISE(ABORT, 'history is append-only: no DELETE on screen'); END;
 
-CREATE TRIGGER foreign_ruler_no_delete BEFORE DELETE ON foreign_ruler BEGIN SELECT RAISE(ABORT, 'history is append-only: no DELETE on foreign_ruler'); END;
+CREATE TRIGGER screen_no_replace BEFORE INSERT ON screen WHEN EXISTS (SELECT 1 FROM screen WHERE block_id = NEW.block_id AND variant_id = NEW.variant_id) BEGIN SELECT RAISE(ABORT, 'history is append-only: this screen is recorded already'); END;
 
-CREATE TRIGGER foreign_ruler_no_replace BEFORE INSERT ON foreign_ruler WHEN EXISTS (SELECT 1 FROM foreign_ruler WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM foreign_ruler WHERE identity = NEW.identity) BEGIN SELECT RAISE(ABORT, 'history is append-only: this foreign_ruler is recorded already'); END;
+CREATE TRIGGER block_of_no_screen BEFORE INSERT ON block WHEN EXISTS (SELECT 1 FROM screen_plan WHERE block_id = NEW.block_id) BEGIN SELECT RAISE(ABORT, 'a screen lends no estimate'); END;
 
-CREATE TRIGGER foreign_ruler_json BEFORE INSERT ON foreign_ruler WHEN NOT json_valid(NEW.fields) OR EXISTS (SELECT 1 FROM json_tree(NEW.fields) WHERE type = 'real' AND abs(atom) >= 1e300) BEGIN SELECT RAISE(ABORT, 'a column of foreign_ruler that must be JSON with finite numbers is not'); END;
-
-CREATE TRIGGER foreign_reading_no_update BEFORE UPDATE ON foreign_reading BEGIN SELECT RAISE(ABORT, 'history is append-only: no UPDATE on foreign_reading'); END;
-
-CREATE TRIGGER foreign_reading_no_delete BEFORE DELETE ON foreign_reading BEGIN SELECT RAISE(ABORT, 'history is append-only: no DELETE on foreign_reading'); END;
-
-CREATE TRIGGER foreign_reading_no_replace BEFORE INSERT ON foreign_reading WHEN EXISTS (SELECT 1 FROM foreign_reading WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM foreign_reading WHERE id = NEW.id AND outcome = NEW.outcome) OR EXISTS (SELECT 1 FROM foreign_reading WHERE sha256 = NEW.sha256 AND reader = NEW.reader) BEGIN SELECT RAISE(ABORT, 'history is append-only: this foreign_reading is recorded already'); END;
-
-CREATE TRIGGER foreign_reading_json BEFORE INSERT ON foreign_reading WHEN NOT json_valid(NEW.facts) OR EXISTS (SELECT 1 FROM json_tree(NEW.facts) WHERE type = 'real' AND abs(atom) >= 1e300) BEGIN SELECT RAISE(ABORT, 'a column of foreign_reading that must be JSON with finite numbers is not'); END;
-
-CREATE TRIGGER foreign_measurement_no_update BEFORE UPDATE ON foreign_measurement BEGIN SELECT RAISE(ABORT, 'history is append-only: no UPDATE on foreign_measurement'); END;
-
-CREATE TRIGGER foreign_measurement_no_delete BEFORE DELETE ON foreign_measurement BEGIN SELECT RAISE(ABORT, 'history is append-only: no DELETE on foreign_measurement'); END;
-
-CREATE TRIGGER foreign_measurement_no_replace BEFORE INSERT ON foreign_measurement WHEN EXISTS (SELECT 1 FROM foreign_measurement WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM foreign_measurement WHERE reading_id = NEW.reading_id AND arm = NEW.arm AND prompt = NEW.prompt AND repeat = NEW.repeat AND metric = NEW.metric) BEGIN SELECT RAISE(ABORT, 'history is append-only: this foreign_measurement is recorded already'); END;
-
-CREATE TRIGGER foreign_verdict_no_update BEFORE UPDATE ON foreign_verdict BEGIN SELECT RAISE(ABORT, 'history is append-only: no UPDATE on foreign_verdict'); END;
-
-CREATE TRIGGER foreign_verdict_no_delete BEFORE DELETE ON foreign_verdict BEGIN SELECT RAISE(ABORT, 'history is append-only: no DELETE on foreign_verdict'); END;
-
-CREATE TRIGGER foreign_verdict_no_replace BEFORE INSERT ON foreign_verdict WHEN EXISTS (SELECT 1 FROM foreign_verdict WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM foreign_verdict WHERE reading_id = NEW.reading_id AND world = NEW.world AND position = NEW.position) BEGIN SELECT RAISE(ABORT, 'history is append-only: this foreign_verdict is recorded already'); END;
-
-CREATE TRIGGER foreign_verdict_json BEFORE INSERT ON foreign_verdict WHEN NOT json_valid(NEW.details) OR EXISTS (SELECT 1 FROM json_tree(NEW.details) WHERE type = 'real' AND abs(atom) >= 1e300) BEGIN SELECT RAISE(ABORT, 'a column of foreign_verdict that must be JSON with finite numbers is not'); END;
+CREATE TRIGGER screen_of_good_runs BEFORE INSERT ON screen WHEN EXISTS (SELECT 1 FROM block_void WHERE block_id = NEW.block_id) OR EXISTS (SELECT 1 FROM run LEFT JOIN run_end ON run_end.run_id = run.id WHERE run.block_id = NEW.block_id AND run_end.outcome IS NOT 'ok') BEGIN SELECT RAISE(ABORT, 'a void block, or one with a run that is not ok, screens nothing'); END;

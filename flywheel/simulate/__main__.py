@@ -1,0 +1,130 @@
+"""`python -m flywheel.simulate`: the rule's error rates and power, from invented campaigns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.table import Table
+
+from flywheel.campaign import FULL
+from flywheel.simulate import plot
+from flywheel.simulate.outcome import Summary
+from flywheel.simulate.study import rows, study
+from flywheel.simulate.truth import LEVERS
+
+SHORT, LONG = 4, 200
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the study and print it; returns the exit code."""
+    asked = _parser().parse_args(arguments)
+    campaigns = asked.campaigns or (LONG if asked.full else SHORT)
+    wanted = rows()
+    began = time.monotonic()
+    with _progress(quiet=asked.json) as progress:
+        task = progress.add_task("campaigns", total=len(wanted) * campaigns)
+        found = study(
+            wanted, campaigns, seed=asked.seed, processes=asked.processes,
+            done=lambda: progress.advance(task),
+        )
+    body = document(found, asked.seed, campaigns, time.monotonic() - began)
+    if asked.json:
+        sys.stdout.write(json.dumps(body, indent=1) + "\n")
+    else:
+        _print(found, campaigns, time.monotonic() - began)
+    if asked.out:
+        asked.out.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    if asked.plots:
+        (asked.plots / "simulate-power.svg").write_text(plot.power(found), encoding="utf-8")
+        (asked.plots / "simulate-claims.svg").write_text(plot.claims(found), encoding="utf-8")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m flywheel.simulate",
+        description="Campaigns of 300 levers on invented boxes, by our rule and by others'.",
+        epilog="Example: python -m flywheel.simulate --full --out simulate.json",
+    )
+    parser.add_argument("--full", action="store_true", help=f"{LONG} campaigns a row (minutes)")
+    parser.add_argument("--campaigns", type=_count, help=f"campaigns a row (default {SHORT})")
+    parser.add_argument("--seed", type=int, default=1, help="the first campaign's seed")
+    parser.add_argument("--processes", type=_count, default=1, help="worker processes")
+    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    parser.add_argument("--plots", type=Path, help="also write the pictures into this folder")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive count")
+    return value
+
+
+def _progress(*, quiet: bool) -> Progress:
+    return Progress(
+        "{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True,
+        disable=quiet or not sys.stderr.isatty(),
+    )
+
+
+def document(
+    found: Sequence[Summary], seed: int, campaigns: int, wall_s: float
+) -> dict[str, object]:
+    """The study as plain JSON, with the machine and versions that it ran on."""
+    return {
+        "command": f"python -m flywheel.simulate --campaigns {campaigns} --seed {seed}",
+        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.system()},
+        "versions": {"python": platform.python_version(), **_versions("numpy", "scipy")},
+        "wall_s": round(wall_s, 1),
+        "levers": LEVERS,
+        "settings": FULL.as_dict(),
+        "rows": [s.as_dict() for s in found],
+    }
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    return {name: version(name) for name in packages}
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _print(found: Sequence[Summary], campaigns: int, wall_s: float) -> None:
+    table = Table(box=None, padding=(0, 1))
+    for name in ("rule", "box", "levers", "loads/lever", "false/campaign", "at most", "any false",
+                 "FDR", "power", "true %", "claimed %"):
+        table.add_column(name, justify="left" if name in ("rule", "box", "levers") else "right")
+    for s in found:
+        table.add_row(
+            s.rule, s.box, s.truth, f"{s.loads_per_lever:.1f}", f"{s.false:.2f}",
+            f"{s.false_high:.2f}", f"{s.any_false:.2f}", f"{s.fdr:.2f}",
+            "" if s.power is None else f"{s.power:.2f}", f"{s.true_gain * 100:.1f}",
+            f"{s.claimed_gain * 100:.1f}",
+        )
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(table)
+    console.print(f"{campaigns} campaigns of {LEVERS} levers a row, {wall_s:.1f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

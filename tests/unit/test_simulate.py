@@ -1,0 +1,155 @@
+"""What the method promises, on invented boxes, with the bounds that the project publishes.
+
+Seeds are fixed and campaigns few; the long study is in docs/measurements/simulate-full.json.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flywheel.simulate import __main__ as program
+from flywheel.simulate import plot
+from flywheel.simulate.box import BOXES, Box, Machine
+from flywheel.simulate.outcome import Outcome, Summary, summarise
+from flywheel.simulate.study import Row, campaign, rows, study
+from flywheel.simulate.truth import draw
+
+CAMPAIGNS = 12
+FALSE, FALSE_NULL, POWER = 0.5, 0.2, 0.65
+FULL = Path(__file__).parents[2] / "docs/measurements/simulate-full.json"
+
+
+def one(rule: str, box: str = "base", truth: str = "mixed", campaigns: int = CAMPAIGNS) -> Summary:
+    return study([Row(rule, box, truth)], campaigns)[0]
+
+
+def holds(mixed: Summary, null: Summary) -> bool:
+    """The published bounds, as far as so few campaigns can tell."""
+    power = mixed.power_high or 0.0
+    return mixed.false <= FALSE and null.false <= FALSE_NULL and power >= POWER
+
+
+@pytest.mark.parametrize("rule", ["cold", "hot"])
+def test_our_rule_stays_within_its_bounds_on_the_base_box(rule: str) -> None:
+    mixed = one(rule)
+    assert holds(mixed, one(rule, truth="null"))
+    assert mixed.power is not None
+    assert mixed.power > POWER - 0.05
+    assert mixed.claimed_gain < mixed.true_gain * 1.15
+    assert mixed.fdr < 0.05
+
+
+@pytest.mark.parametrize("rule", ["greedy", "threshold", "floor", "repeats", "paired2", "paired4"])
+def test_the_rules_of_others_break_the_same_bounds(rule: str) -> None:
+    mixed, null = one(rule, campaigns=4), one(rule, truth="null", campaigns=4)
+    assert not holds(mixed, null)
+    assert null.false > 1
+
+
+def test_repeats_taken_for_samples_claim_gains_that_are_not_there() -> None:
+    null = one("repeats", truth="null", campaigns=3)
+    assert null.false > 60
+    assert null.true_gain == 0
+    assert null.claimed_gain > 1
+
+
+@pytest.mark.parametrize("box", [name for name in BOXES if name != "base"])
+def test_no_box_makes_the_rule_promote_noise_freely(box: str) -> None:
+    null = one("cold", box, "null", 6)
+    assert null.false_low <= 1.0
+    assert null.false <= 1.0
+
+
+def test_power_grows_with_the_gain_and_with_a_quieter_box() -> None:
+    found = [one("cold", truth=gain, campaigns=4).power for gain in ("0.005", "0.02", "0.03")]
+    assert found == sorted(found)
+    assert found[-1] > 0.85
+    loud, quiet = one("cold", "noisy", campaigns=4), one("cold", "quiet", campaigns=4)
+    assert quiet.power > 0.8 > loud.power
+
+
+def test_the_same_seed_gives_the_same_campaign_and_another_does_not() -> None:
+    row = Row("cold")
+    assert campaign(row, 3, 60) == campaign(row, 3, 60)
+    assert campaign(row, 3, 60) != campaign(row, 4, 60)
+
+
+def test_rules_on_one_box_are_given_the_same_levers() -> None:
+    assert campaign(Row("cold"), 3).truth == campaign(Row("greedy"), 3).truth
+
+
+def test_the_box_does_what_it_says() -> None:
+    calm = Box("calm", drift=0.0, shift_rate=0.0, bad_rate=0.0)
+    loads = [Machine(calm, np.random.default_rng(1)).load() for _ in range(1)]
+    machine = Machine(calm, np.random.default_rng(1))
+    loads = np.array([machine.load() for _ in range(9000)])
+    assert np.std(loads) == pytest.approx(0.007, rel=0.03)
+    assert machine.load(gain=5.0) < -4
+    tied = Machine(Box("tied", drift=0.0, shift_rate=0.0, bad_rate=0.0, ar1=0.5),
+                   np.random.default_rng(1))
+    series = np.array([tied.load() for _ in range(9000)])
+    assert np.corrcoef(series[1:], series[:-1])[0, 1] == pytest.approx(0.5, abs=0.03)
+    assert np.std(series) == pytest.approx(0.007, rel=0.03)
+
+
+def test_truths_have_the_shares_that_they_say() -> None:
+    levers = draw("mixed", BOXES["base"], np.random.default_rng(1), 20000)
+    gains = np.array([lever.gain for lever in levers])
+    assert np.mean(gains > 0) == pytest.approx(0.08, abs=0.01)
+    assert np.mean(gains < 0) == pytest.approx(0.12, abs=0.01)
+    assert np.mean(gains[gains > 0]) == pytest.approx(0.015, rel=0.1)
+    assert {t.gain for t in draw("null", BOXES["base"], np.random.default_rng(1))} == {0.0}
+
+
+def test_a_promoted_canary_counts_as_false() -> None:
+    made = summarise("r", "b", "mixed", [Outcome((0.02, 0.0, -0.01), {0: 0.01, 2: 0.02}, 9,
+                                                 canaries=1, wrong_canaries=1)])
+    assert made.false == 2
+    assert made.fdr == pytest.approx(2 / 3)
+    assert made.power == 1.0
+    assert made.true_gain == pytest.approx(0.01)
+
+
+def test_two_processes_count_what_one_does() -> None:
+    wanted = [Row("greedy", truth="null")]
+    assert study(wanted, 3, processes=2) == study(wanted, 3)
+
+
+def test_the_program_prints_json_and_draws_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = tuple(r for r in rows(robust=False) if r.rule in ("cold", "greedy"))
+    monkeypatch.setattr(program, "rows", lambda: few)
+    out = tmp_path / "study.json"
+    asked = ["--json", "--campaigns", "1", "--out", str(out), "--plots", str(tmp_path)]
+    assert program.main(asked) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(out.read_text())
+    assert len(printed["rows"]) == len(few)
+    assert "numpy" in printed["versions"]
+    for name in ("power", "claims"):
+        picture = (tmp_path / f"simulate-{name}.svg").read_text()
+        assert picture.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+        assert "ours, cold blocks" in picture
+    assert program.main(["--campaigns", "1"]) == 0
+    assert "false/campaign" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no published study yet")
+def test_the_published_study_holds_the_published_bounds() -> None:
+    body = json.loads(FULL.read_text(encoding="utf-8"))
+    table = {(r["rule"], r["box"], r["truth"]): r for r in body["rows"]}
+    for rule in ("ours, cold blocks", "ours, hot blocks"):
+        mixed, null = (table[rule, "base", truth] for truth in ("mixed", "null"))
+        assert mixed["campaigns"] >= 100
+        assert mixed["false_high"] <= FALSE
+        assert null["false_high"] <= FALSE_NULL
+        assert mixed["power_low"] >= POWER
+    rebuilt = [Summary(**r) for r in body["rows"]]
+    docs = FULL.parents[1]
+    assert plot.power(rebuilt) == (docs / "simulate-power.svg").read_text(encoding="utf-8")
+    assert plot.claims(rebuilt) == (docs / "simulate-claims.svg").read_text(encoding="utf-8")
