@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
 from fractions import Fraction
@@ -11,11 +12,13 @@ from foreign_logs import Point, header, log, suite
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flywheel.errors import UsageError
 from flywheel.foreign import admission, reading
 from flywheel.foreign.decode_log import Reader
 from flywheel.foreign.figures import figures
 from flywheel.foreign.reading import Reading
 from flywheel.foreign.record import DecodeLog
+from flywheel.foreign.source import Stream
 
 
 def read(text: str) -> Reading:
@@ -203,6 +206,16 @@ def test_any_bytes_are_refused_or_read_and_never_an_exception(noise: bytes, at: 
     for text in (noise, raw[:at] + noise + raw[at:]):
         found = reading.reread("decode", "a.log", text)
         assert found.ok or found.reasons
+
+
+def test_a_file_without_end_is_given_up_early() -> None:
+    class Endless(io.RawIOBase):
+        def readline(self, _size: int | None = -1) -> bytes:
+            return b"x" * 1000
+
+    stream = Stream(Endless(), "endless.log", most_bytes=10_000)
+    with pytest.raises(UsageError, match="no log of a run"):
+        list(stream.lines())
 
 
 def test_memory_follows_rounds_and_not_prose() -> None:
