@@ -169,22 +169,28 @@ def stored(connection: Connection, sha256: str) -> Reading:
 
 
 def differences(connection: Connection) -> tuple[str, ...]:
-    """Every stored file that this reader reads otherwise than the ledger says it did."""
+    """Every stored file that is damaged, or that this reader reads otherwise than recorded."""
     out = []
     for one in imported(connection):
-        if one.reader != READER_VERSION:
+        try:
+            again = stored(connection, one.sha256)
+        except LedgerError as error:
+            out.append(str(error))
             continue
-        again = stored(connection, one.sha256)
-        refusal = None if again.ok else again.reasons[0]
-        if refusal != one.refusal:
-            out.append(f"{one.name} was {one.refusal or 'ok'}, now {refusal or 'ok'}")
-        elif again.measurements() != measurements(connection, one.reading):
-            out.append(f"{one.name} now gives other numbers")
-        elif _verdicts_differ(connection, one.reading, again):
-            out.append(f"{one.name} now has other verdicts")
-        elif again.ruler() != one.ruler:
-            out.append(f"{one.name} now has another ruler")
+        if one.reader == READER_VERSION and (said := _differs(connection, one, again)):
+            out.append(f"{one.name} {said}")
     return tuple(out)
+
+
+def _differs(connection: Connection, one: Imported, again: Reading) -> str:
+    refusal = None if again.ok else again.reasons[0]
+    if refusal != one.refusal:
+        return f"was {one.refusal or 'ok'}, now {refusal or 'ok'}"
+    if again.measurements() != measurements(connection, one.reading):
+        return "now gives other numbers"
+    if _verdicts_differ(connection, one.reading, again):
+        return "now has other verdicts"
+    return "" if again.ruler() == one.ruler else "now has another ruler"
 
 
 def _verdicts_differ(connection: Connection, reading: int, again: Reading) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,23 @@ def test_history_reads_again_to_the_same_and_says_where_it_does_not(
     monkeypatch.setattr(reading.suite, "EOS_ID", 1003)
     with ledger.reading() as connection:
         assert history.differences(connection) == ("good.log now gives other numbers",)
+    ledger.close()
+
+
+def test_a_damaged_stored_file_is_named_and_never_an_exception(folder: Path) -> None:
+    ledger = Ledger.open(folder / "l.db")
+    with ledger.transaction() as writer:
+        history.append(writer, reading.read(folder / "good.log"), NOW)
+    raw = sqlite3.connect(folder / "l.db")
+    raw.execute("DROP TRIGGER foreign_log_no_update")
+    for damage, word in ((b"no zlib", "damaged"), (zlib.compress(b"x"), "does not match")):
+        raw.execute("UPDATE foreign_log SET text_zlib = ?", (damage,))
+        raw.commit()
+        with ledger.reading() as connection:
+            (said,) = history.differences(connection)
+        assert "good.log" in said
+        assert word in said
+    raw.close()
     ledger.close()
 
 
