@@ -8,14 +8,13 @@ import sqlite3
 import threading
 from pathlib import Path
 
-import foreign_logs
 import pytest
+from foreign_logs import import_history
 from records import NOW, World, drive, lever
 
 from flywheel import judge
 from flywheel.campaign import QUICK
 from flywheel.errors import LedgerError, LedgerVersionError
-from flywheel.foreign import history, reading
 from flywheel.ledger import halts, models, takeovers, views
 from flywheel.ledger.store import APPLICATION_ID, Ledger, check_integrity, log_text
 
@@ -40,10 +39,7 @@ def filled(ledger: Ledger) -> Ledger:
     halts.halt(ledger, "test", "a fault", None, NOW)
     halts.resume(ledger, "looked at it", NOW)
     takeovers.record(ledger, path="d", device="cpu", previous={}, proof="gone", now_utc=NOW)
-    with ledger.transaction() as writer:
-        history.append(writer, reading.reread("decode", "a.log", foreign_logs.log().encode()), NOW)
-        heads = b'{"bar_percent":3,"arms":[{"name":"a","status":"baseline"}]}'
-        history.append(writer, reading.reread("arms", "a.json", heads), NOW)
+    import_history(ledger, NOW)
     return ledger
 
 
