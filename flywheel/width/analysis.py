@@ -139,6 +139,13 @@ def ceilings(evidence: Evidence) -> Ceilings | None:
     )
 
 
+def model_error(evidence: Evidence) -> float | None:
+    """How far the cost model's time of all rounds lies from the measured one, as a fraction."""
+    spent = _total([_summed(evidence.costs, _offers(p)) for p in evidence.prompts])
+    measured = sum(p.decode_ns for p in evidence.prompts)
+    return spent / measured - 1 if spent and measured else None
+
+
 def _at(prompt: Prompt, costs: Costs, width: int | None) -> float:
     """A prompt's time per token at a width; at its best where it never got so far, or for None."""
     found = choices(positions([prompt]), costs)

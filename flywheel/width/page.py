@@ -13,6 +13,8 @@ from flywheel.width.analysis import Ceilings, Choice, Position, PromptWidths
 from flywheel.width.calibration import Calibration
 from flywheel.width.evidence import Evidence
 
+# A cost model further off than this cannot rank widths that differ by less.
+_BAD_MODEL = 0.15
 _HINDSIGHT = "ceiling, chosen with hindsight"
 
 
@@ -74,6 +76,12 @@ def _missing(evidence: Evidence) -> Iterator[str]:
 
 
 def _caveats(evidence: Evidence) -> Iterator[str]:
+    error = analysis.model_error(evidence)
+    if error is not None and abs(error) > _BAD_MODEL:
+        yield (
+            f"the cost model is {error * 100:+.0f} % off the measured rounds: the machine was busy "
+            "or steps cost more in company, and no width here is to be believed"
+        )
     if evidence.policy != "fixed":
         yield (
             f"widths were chosen by {evidence.policy}: late positions were reached where the head "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,14 @@ def test_ceilings_are_ordered_whatever_the_rounds(
     assert found.prompt_gain >= -1e-9
     assert found.round_gain >= -1e-9
     assert found.fixed_gain >= -1e-9
+
+
+def test_a_cost_model_that_misses_the_measured_rounds_is_not_to_be_believed() -> None:
+    off = evidence(prompt("a", [3] * 9))
+    assert analysis.model_error(off) == pytest.approx(9 * 4.5e6 / 1e9 - 1)
+    assert any("no width here is to be believed" in c for c in page.width_page(off).caveats)
+    near = evidence(replace(prompt("a", [3] * 9), decode_ns=41_000_000))
+    assert not any("believed" in c for c in page.width_page(near).caveats)
 
 
 def test_a_step_without_a_cost_gives_no_ceiling_rather_than_a_guess() -> None:
