@@ -16,6 +16,7 @@ run: $(STAMP)
 	@echo "HTML report: $(NIGHT)/report.html"
 
 test: $(STAMP)
+	@tests/browser
 	$(BIN)/python -m pytest -n $(JOBS) --cov=flywheel --cov-report=term:skip-covered
 
 lint: $(STAMP)

@@ -66,7 +66,7 @@ def build(scope: Scope, around: Around) -> Document:
         queue=tuple(around.queue),
         config=dict(best.config),
         first_config=dict(best.first_config),
-        trace=trace(view, best, since_utc=scope.since_utc),
+        trace=trace(view, since_utc=scope.since_utc),
         detail=detail(best_runs(view, best), around.measured) if around.measured else None,
         runs=tuple(run_line(v, b, r) for v in mine for b in scope.blocks(v) for r in b.runs),
         notes=tuple(around.notes),

@@ -46,9 +46,8 @@ def axis(bands: Sequence[tuple[float, float | None, float | None]]) -> Axis:
     the ends near them; a loss far larger than any gain leaves it.
     """
     means = [mean for mean, _, _ in bands] or [0.0]
-    reach = 1.5 * max(max(abs(m) for m in means), 0.01)
-    ends = [e for _, low, high in bands for e in (low, high) if e is not None and abs(e) <= reach]
-    high = max(0.01, *means, *(e for e in ends if e <= 1.5 * max(0.01, *means)))
+    ends = [e for _, low, high in bands for e in (low, high) if e is not None]
+    high = max(0.01, *means, *(e for e in ends if e <= 3 * max(0.01, *means)))
     low = max(min(-0.01, *means, *ends), -1.25 * max(high, 0.05))
     margin = 0.04 * (high - low)
     return Axis(low - margin, high + margin)

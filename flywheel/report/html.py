@@ -26,7 +26,7 @@ def render(document: Document) -> str:
     effects = html_effects.effects(document, links)
     body = "".join((
         _head(document, links), _figures(document, links), effects, _voids(document, links),
-        _time(document), _next(document), _findings(document, links), _best(document),
+        _time(document, links), _next(document), _findings(document, links), _best(document),
         "" if document.detail is None else _detail(document.detail, links),
         html_runs.runs(document),
     ))  # fmt: skip
@@ -107,10 +107,9 @@ def _voids(document: Document, links: Links) -> str:
     return section(f"Void {len(document.voids)}", f'<p class="note">{escape(summary)}</p>{body}')
 
 
-def _time(document: Document) -> str:
+def _time(document: Document, links: Links) -> str:
     trace = document.trace
-    level = plots.incumbent(trace, lambda one: f"#{one.run}")
-    noise = plots.noise(trace, lambda one: f"#{one.run}")
+    level, noise = plots.incumbent(trace, links.href), plots.noise(trace, links.href)
     if not level:
         return ""
     ring = '<svg viewBox="0 0 14 7"><circle class="within" cx="7" cy="3.5" r="2.8"/></svg>'

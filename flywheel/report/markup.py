@@ -60,6 +60,10 @@ class Links:
         """Those of one page."""
         return cls(frozenset(r.id for r in document.runs), document.evidence)
 
+    def href(self, run: str) -> str | None:
+        """Where a run is on the page; None when it is not."""
+        return f"#{anchor(run)}" if run in self.known else None
+
     def run(self, run: str) -> str:
         """A run, and the log lines that were kept of it."""
         if run not in self.known:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TypeVar
 
 from flywheel.report.document import Row
 from flywheel.report.glyphs import Axis
@@ -14,8 +15,9 @@ from flywheel.report.words import ms, seconds_between, stamp
 
 WIDTH, HEIGHT = 460, 230
 LEFT, RIGHT, TOP, BOTTOM = 50, 12, 16, 28
-# Most places that a time axis names.
-TIMES = 4
+# Most places that a time axis names, and dots that a plot shows.
+TIMES, MOST_POINTS = 4, 600
+Point = TypeVar("Point")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def _band_words(row: Row) -> str:
     return f"saves {(row.mean or 0.0) * 100:.1f} % of the time, band {' to '.join(ends)}"
 
 
-def incumbent(trace: Trace, href: Callable[[Level], str]) -> str:
+def incumbent(trace: Trace, href: Callable[[str], str | None]) -> str:
     """The incumbent's ms/token block by block, each epoch's band behind it, promotions marked."""
     levels = trace.levels
     if not levels:
@@ -83,16 +85,15 @@ def incumbent(trace: Trace, href: Callable[[Level], str]) -> str:
         if epoch.decision is not None:
             parts.append(_line("mark", x1, TOP, x1, HEIGHT - BOTTOM))
             parts.append(_text(x1 + 3, TOP + 8, f"D{epoch.decision}", "start"))
-    for place, level in zip(places, levels, strict=True):
+    for place, level in _thinned(list(zip(places, levels, strict=True))):
         said = f"{ms(level.ms)} ms/token, block {level.block}, {stamp(level.at_utc)} UTC"
-        parts.append(f'<a href="{escape(href(level))}"><circle class="load" r="2.6" '
-                     f'cx="{frame.x(place):.1f}" cy="{frame.y(level.ms):.1f}">'
-                     f"<title>{escape(said)}</title></circle></a>")
+        at = frame.x(place), frame.y(level.ms)
+        parts.append(_point("load", at, said, href(level.run), len(levels)))
     said = f"{len(levels)} blocks under ruler {trace.ruler}, from {ms(values[0])} to "
     return _svg("Incumbent over time, ms per token", said + f"{ms(values[-1])} ms/token", parts)
 
 
-def noise(trace: Trace, href: Callable[[Noise], str]) -> str:
+def noise(trace: Trace, href: Callable[[str], str | None]) -> str:
     """Spread within each load (rings) and between loads as pooled so far (line), in per cent."""
     points = [n for n in trace.noise if n.within > 0]
     pooled = [n for n in trace.noise if n.between]
@@ -108,11 +109,10 @@ def noise(trace: Trace, href: Callable[[Noise], str]) -> str:
     parts += _x_axis(trace.noise, list(places.values()))
     path = " ".join(f"{frame.x(places[n.block]):.1f},{frame.y(n.between or low):.1f}"
                     for n in pooled)
-    for one in points:
+    for one in _thinned(points):
         said = f"{one.within * 100:.2g} % within the load, block {one.block}"
-        parts.append(f'<a href="{escape(href(one))}"><circle class="within" r="2.4" '
-                     f'cx="{frame.x(places[one.block]):.1f}" cy="{frame.y(one.within):.1f}">'
-                     f"<title>{escape(said)}</title></circle></a>")
+        at = frame.x(places[one.block]), frame.y(one.within)
+        parts.append(_point("within", at, said, href(one.run), len(points)))
     if len(pooled) > 1:
         parts.append(f'<polyline class="between" points="{path}"/>')
     said = f"{len(points)} blocks; per cent on a logarithmic scale"
@@ -136,6 +136,20 @@ def bars(title: str, values: Sequence[tuple[str, float, str]], *, top: float | N
         parts.append(_text(middle, base + 17, name, "middle"))
     said = ", ".join(f"{name}: {text}" for name, _, text in values)
     return _svg(title, said, parts)
+
+
+def _thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """At most as many as a plot can show, evenly over the whole."""
+    step = math.ceil(len(points) / MOST_POINTS)
+    return points[::step] if step > 1 else points
+
+
+def _point(kind: str, at: tuple[float, float], said: str, href: str | None, of: int) -> str:
+    """One dot with its words, a link where the page has a place for its run; small among many."""
+    kind, radius = (f"{kind} many", 1.6) if of > 150 else (kind, 2.5)
+    dot = (f'<circle class="{kind}" r="{radius}" cx="{at[0]:.1f}" cy="{at[1]:.1f}">'
+           f"<title>{escape(said)}</title></circle>")
+    return dot if href is None else f'<a href="{escape(href)}">{dot}</a>'
 
 
 def _linear(value: float, low: float, high: float) -> float:
@@ -163,13 +177,13 @@ def _x_axis(points: Sequence[Level | Noise], places: Sequence[float]) -> list[st
     times = [p.at_utc for p in points]
     days = len({t[:10] for t in times}) > 1
     parts = [_line("grid", LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM)]
-    named = -1.0
+    named, last = -1.0, ""
     for place, time in sorted(zip(places, times, strict=True)):
-        if place - named < 1 / TIMES and named >= 0:
-            continue
-        named = place
-        anchor = "start" if place < 0.05 else "end" if place > 0.95 else "middle"
         word = time[5:10] if days else time[11:16]
+        if (place - named < 1 / TIMES and named >= 0) or word == last:
+            continue
+        named, last = place, word
+        anchor = "start" if place < 0.05 else "end" if place > 0.95 else "middle"
         parts.append(_text(Frame.x(place), HEIGHT - BOTTOM + 17, word, anchor))
     return parts
 

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flywheel import best as best_of
-from flywheel.band import pool
-from flywheel.best import Best
-from flywheel.history import series
+from flywheel import history
+from flywheel.band import Band, pool
 from flywheel.ledger.rows import BlockRow, VariantRow, View
 from flywheel.lever import canonical
 
 # The pooled spread moves slowly; more places would only cost time.
-NOISE_PLACES = 40
+NOISE_PLACES = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +60,46 @@ class Trace:
     noise: tuple[Noise, ...] = ()
 
 
-def trace(view: View, best: Best, *, since_utc: str | None = None) -> Trace:
+def trace(view: View, *, since_utc: str | None = None) -> Trace:
     """Blocks of the newest ruler that times tokens; only those that ended since, if given."""
     newest = newest_timed(view)
     if newest is None or newest.ruler_id is None:
         return Trace()
-    made = {d.number: d for d in view.decisions}
-    labels = {v.decision.number: v.lever.label() for v in view.variants if v.decision is not None}
-    epochs: list[Epoch] = []
-    place: dict[str, int] = {}
-    levels, blocks = [], []
-    for variant, block in _timed(view, newest.ruler_id, since_utc):
+    pairs = _timed(view, newest.ruler_id, since_utc)
+    known = history.levels(view, newest.ruler_id)
+    epochs: dict[str, Epoch] = {}
+    points = []
+    for variant, block in pairs:
         config = variant.candidate if variant.purpose == "anchor" else variant.incumbent
         key = canonical(dict(config))
-        if key not in place:
-            found = best_of.level(view, config, newest.ruler_id)
-            if found is None:
-                continue
-            place[key] = len(epochs)
-            number = variant.from_decision if variant.from_decision in made else None
-            epochs.append(_epoch(found[0].mean, found[0].low, found[0].high, found[0].n, number,
-                                 labels.get(number or 0, "the first configuration")))
-        estimate = block.estimate
-        assert estimate is not None
-        log_ms = estimate.level_log_ms
-        log_ms += estimate.effect if variant.purpose == "anchor" else 0.0
-        levels.append(Level(ended(block), math.exp(log_ms), block.id, block.runs[0].id, place[key]))
-        blocks.append(block)
+        if key not in epochs:
+            epochs[key] = _epoch(view, variant, best_of.level_of(known, config))
+        points.append(_level(variant, block, list(epochs).index(key)))
     label = view.rulers[newest.ruler_id].label
-    return Trace(label, tuple(levels), tuple(epochs), _noise(view, blocks))
+    noise = _noise(view, [block for _, block in pairs])
+    return Trace(label, tuple(points), tuple(epochs.values()), noise)
+
+
+def _level(variant: VariantRow, block: BlockRow, epoch: int) -> Level:
+    estimate = block.estimate
+    assert estimate is not None
+    # An anchor's candidate is the incumbent: it was measured against the frozen first.
+    moved = estimate.effect if variant.purpose == "anchor" else 0.0
+    return Level(
+        ended(block), math.exp(estimate.level_log_ms + moved), block.id, block.runs[0].id, epoch
+    )
+
+
+def _epoch(view: View, variant: VariantRow, found: tuple[Band, int] | None) -> Epoch:
+    assert found is not None, "a measured configuration has a level"
+    band, made_by = found[0], variant.from_decision
+    maker = next((v for v in view.variants
+                  if v.decision is not None and v.decision.number == made_by), None)
+    label = "the first configuration" if maker is None else maker.lever.label()
+    return Epoch(
+        made_by if maker is not None else None, label, math.exp(band.mean),
+        bounded_exp(band.low), bounded_exp(band.high), band.n,
+    )
 
 
 def newest_timed(view: View) -> BlockRow | None:
@@ -117,14 +127,6 @@ def _timed(
     return sorted(pairs, key=lambda pair: pair[1].serial)
 
 
-def _epoch(
-    mean: float, low: float, high: float, loads: int, decision: int | None, label: str
-) -> Epoch:
-    return Epoch(
-        decision, label, math.exp(mean), bounded_exp(low), bounded_exp(high), loads
-    )
-
-
 def bounded_exp(value: float) -> float | None:
     """exp of a band's end, None where the end is infinite or beyond any real time."""
     return math.exp(value) if math.isfinite(value) and abs(value) < 700.0 else None
@@ -145,5 +147,5 @@ def _noise(view: View, blocks: Sequence[BlockRow]) -> tuple[Noise, ...]:
 
 def spread_between(view: View, upto: BlockRow) -> float | None:
     """The sd of one block's effect as pooled up to that block; None while nothing says."""
-    known = pool(series(view, upto))
+    known = pool(history.series(view, upto))
     return known.sd if known.nu > 0 and math.isfinite(known.sd) else None

@@ -10,9 +10,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from records import lever
+from records import NOW, lever
 from reports import LEVERS, finished
 
+from flywheel import judge
+from flywheel.campaign import QUICK
 from flywheel.report import glyphs, html, plots
 from flywheel.report.document import Document, Row
 from flywheel.report.evidence import evidence
@@ -173,16 +175,29 @@ def test_a_band_without_ends_is_drawn_with_arrows() -> None:
 
 
 def test_plots_without_data_are_absent_and_with_one_point_whole() -> None:
-    assert plots.incumbent(Trace(), lambda _: "#") == plots.noise(Trace(), lambda _: "#") == ""
+    assert plots.incumbent(Trace(), str) == plots.noise(Trace(), str) == ""
     assert plots.bars("x", []) == plots.bars("x", [("a", 0.0, "0")]) == ""
     one = Trace(
         "r", (Level("2026-11-28T22:00:00Z", 8.0, "b1", "r1", 0),),
         (Epoch(None, "first", 8.0, None, None, 1),),
         (Noise("2026-11-28T22:00:00Z", "b1", "r1", 0.01, None),),
     )  # fmt: skip
-    for drawn in (plots.incumbent(one, lambda p: p.run), plots.noise(one, lambda p: p.run)):
+    for drawn in (plots.incumbent(one, str), plots.noise(one, str)):
         ElementTree.fromstring(drawn)
-        assert "r1" in drawn
+        assert 'href="r1"' in drawn
+    assert "href" not in plots.incumbent(one, lambda _: None)
+
+
+def test_many_points_are_thinned_evenly() -> None:
+    levels = tuple(
+        Level(f"2026-11-28T{i // 60:02d}:{i % 60:02d}:00Z", 8 + i % 7, f"b{i}", f"r{i}", 0)
+        for i in range(1400)
+    )
+    trace = Trace("r", levels, (Epoch(None, "first", 8.0, 7.0, 9.0, 1400),), ())
+    drawn = plots.incumbent(trace, lambda _: None)
+    assert drawn.count("<circle") == 467
+    assert "block b0," in drawn
+    assert "block b1398," in drawn
 
 
 def test_kept_lines_are_those_that_numbers_stand_on() -> None:
@@ -203,3 +218,15 @@ def test_kept_lines_are_those_that_numbers_stand_on() -> None:
     assert evidence({}, None, ok=False, most=9).lines == ()
     replayed = f'@{"cd" * 16} {{"event":"gate","pass":false}}'
     assert not evidence({"nonce": nonce}, replayed, ok=True, most=9).lines
+
+
+def test_runs_of_an_earlier_campaign_are_named_without_a_dead_link(tmp_path: Path) -> None:
+    opened = finished(tmp_path / "ledger.db")
+    judge.open_campaign(opened, QUICK, start={"threads": 2}, box="h200-1", now_utc=NOW)
+    page = html.render(gather(opened, LEVERS, with_evidence=True))
+    tree = Tree(page)
+    ids = {a["id"] for _, a in tree.tags if a.get("id")}
+    links = {a["href"] for t, a in tree.tags if t == "a" and a.get("href")}
+    assert {link.removeprefix("#") for link in links if link} <= ids
+    assert "<circle" in page
+    assert "Runs 0" not in page
