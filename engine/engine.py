@@ -33,11 +33,15 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One draft and one verify: drafts offered, drafts the target confirmed, and the time."""
+    """One draft and one verify: drafts offered, drafts the target confirmed, and the time.
+
+    `confidence` is what the head said of each offered draft.
+    """
 
     offered: int
     accepted: int
     time_ns: int
+    confidence: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +180,14 @@ def _rounds(
     while done is None:
         started = time.perf_counter_ns()
         room = min(limit - produced, backbone.config.context - state.length, state.span())
-        tokens, width, hits = speculate(backbone, drafter, state, sampler, token, room)
+        tokens, sure, hits = speculate(backbone, drafter, state, sampler, token, room)
         stop = next((i + 1 for i, t in enumerate(tokens) if t in ends), None)
         tokens = tokens[: stop or len(tokens)]
         produced += len(tokens)
         token = tokens[-1]
         done = _finish(stop is not None, produced, limit)
         elapsed = time.perf_counter_ns() - started
-        yield Commit(tuple(tokens), done, Round(width, hits, elapsed))
+        yield Commit(tuple(tokens), done, Round(len(sure), hits, elapsed, sure))
 
 
 def prefill(
@@ -210,23 +214,25 @@ def speculate(
     sampler: Sampler,
     token: int,
     room: int,
-) -> tuple[list[int], int, int]:
-    """One round after `token`: the committed tokens, drafts offered, drafts accepted.
+) -> tuple[list[int], tuple[float, ...], int]:
+    """One round after `token`: the committed tokens, the confidence of each offered draft, hits.
 
     At most `room` tokens are verified, so a round never runs past a limit.
     """
     drafts: tuple[int, ...] = ()
+    sure: tuple[float, ...] = ()
     width = min(backbone.config.draft_width, room - 1)
     if drafter is not None and width > 0:
         block = drafter.draft(state, token, width, sampler.propose)
         drafts = block.tokens[: offered(block, backbone.config)]
+        sure = block.confidence[: len(drafts)]
     if backbone.config.verify_rows == "together":
         targets, taps = _verify_together(backbone, state, sampler, token, drafts)
     else:
         targets, taps = _verify_apart(backbone, state, sampler, token, drafts)
     if drafter is not None:
         drafter.extend(state, taps)
-    return targets, len(drafts), len(targets) - 1
+    return targets, sure, len(targets) - 1
 
 
 def _verify_together(

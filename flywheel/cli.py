@@ -14,7 +14,15 @@ from typing import Annotated
 
 import typer
 
-from flywheel import cli_daemon, cli_ledger, cli_levers, cli_readjudicate, cli_report
+from flywheel import (
+    cli_daemon,
+    cli_import,
+    cli_ledger,
+    cli_levers,
+    cli_readjudicate,
+    cli_report,
+    cli_width,
+)
 from flywheel.errors import FlywheelError
 from flywheel.terminal import (
     FAILED,
@@ -39,6 +47,8 @@ app = typer.Typer(
 )
 app.add_typer(cli_levers.app, name="levers")
 app.add_typer(cli_ledger.app, name="ledger")
+app.add_typer(cli_import.app, name="import")
+cli_report.app.command("width")(cli_width.width)
 app.add_typer(cli_report.app, name="report")
 app.command()(cli_readjudicate.readjudicate)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import Protocol
 
 from flywheel.errors import RulerMismatch
 from flywheel.lever import fingerprint
@@ -84,14 +85,28 @@ def of_header(header: Header, name: str, *, metric: str = "ms_per_token") -> Rul
     )
 
 
-def differences(left: Ruler, right: Ruler) -> tuple[str, ...]:
-    """Sentences `field: left is not right`, one for each field that differs."""
+class Measure(Protocol):
+    """Any ruler, ours or another project's: a label and the fields that it stands for."""
+
+    @property
+    def label(self) -> str:
+        """Short printed name."""
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain JSON."""
+
+
+def differences(left: Measure, right: Measure) -> tuple[str, ...]:
+    """Sentences `field: left is not right`, one for each field that differs or only one has."""
     mine, other = left.as_dict(), right.as_dict()
-    return tuple(f"{k}: {_short(mine[k])} is not {_short(other[k])}" for k in mine
-                 if mine[k] != other[k])
+    return tuple(
+        f"{k}: {_short(mine.get(k, 'absent'))} is not {_short(other.get(k, 'absent'))}"
+        for k in {**mine, **other}
+        if mine.get(k, "absent") != other.get(k, "absent")
+    )
 
 
-def compare(left: Ruler, right: Ruler) -> None:
+def compare(left: Measure, right: Measure) -> None:
     """Return quietly when the rulers are equal; raise RulerMismatch naming the fields if not."""
     if different := differences(left, right):
         raise RulerMismatch(

@@ -37,6 +37,8 @@ class Generation:
     accepted: tuple[int, ...]
     largest: int  # most tokens that one round committed
     stop: str
+    round_ns: tuple[int, ...]
+    confidence: tuple[tuple[float, ...], ...]  # of each offered draft, a round
 
     @property
     def rounds(self) -> int:
@@ -179,6 +181,11 @@ class Program:
                 distinct_4gram=round(distinct_4gram(plain.tokens), 4),
             )
             self._journal.done += 1
+            if plan.mode == "profile":
+                top, entropy = self._doubt(ids, plain.tokens)
+                self._journal.event(
+                    "target", arm=name, prompt=prompt.id, top=top, entropy_nats=entropy
+                )
         repeats = dict.fromkeys(arms, 0)
         for names in turns(plan.order):
             for name, point in zip(
@@ -204,6 +211,12 @@ class Program:
             offered_by_position=_reached(point.offered, arm.config.draft_width),
             accepted_by_position=_reached(point.accepted, arm.config.draft_width),
         )
+        if self._plan.mode == "profile":
+            self._journal.event(
+                "rounds", arm=arm.name, prompt=prompt.id, repeat=repeat, offered=point.offered,
+                accepted=point.accepted, time_ns=point.round_ns,
+                confidence=[[round(c, 6) for c in row] for row in point.confidence],
+            )  # fmt: skip
         self._gate(arm.name, prompt, repeat, point.tokens)
 
     def _together(self, ids: list[int], arms: Sequence[Arm]) -> list[Generation]:
@@ -280,6 +293,22 @@ class Program:
             medians[width] = round(statistics.median(times[1:]))
         return medians
 
+    @torch.inference_mode()
+    def _doubt(self, ids: list[int], tokens: Sequence[int]) -> tuple[list[float], list[float]]:
+        """The target's largest probability and its entropy where it chose each of these tokens."""
+        backbone = self._engine.backbone
+        state = self._engine.new_state()
+        row = prefill(backbone, None, state, ids)[-1]
+        top, entropy = [], []
+        for token in tokens:
+            chances = row.float().log_softmax(-1)
+            top.append(round(chances.max().exp().item(), 6))
+            entropy.append(round(-(chances.exp() * chances).sum().item(), 6))
+            forward = backbone.forward(torch.tensor([token]), state)
+            state.commit(1)
+            row = backbone.logits(forward)[-1]
+        return top, entropy
+
     @staticmethod
     def _fields(prompt: Prompt, ids: list[int], done: Generation) -> dict[str, Any]:
         reason = counted(len(done.tokens), done.stop, distinct_4gram(done.tokens))
@@ -326,6 +355,8 @@ def summarise(commits: Sequence[Commit]) -> Generation:
         accepted=tuple(r.accepted for _, r in rounds),
         largest=max((n for n, _ in rounds), default=0),
         stop="eos" if commits[-1].finish == "stop" else "length",
+        round_ns=tuple(r.time_ns for _, r in rounds),
+        confidence=tuple(r.confidence for _, r in rounds),
     )
 
 

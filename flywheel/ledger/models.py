@@ -4,6 +4,7 @@
                               variant -> block (the estimate) -> decision -> finding
     block_plan -> screen_plan -> screen: a look before a confirmation, which lends no estimate
     run -> halt -> resume; takeover stands alone
+    foreign_log -> foreign_reading -> foreign_measurement, foreign_verdict (imported history)
 
 Every row names the row that it came from. A run gets a terminal row instead of an edited status,
 and only a run that ended `ok` can own a measurement, because a measurement's foreign key says so.
@@ -25,9 +26,11 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 OUTCOMES = ("ok", "void", "timeout", "killed", "blocked")
 PURPOSES = ("null", "canary", "lever", "anchor")
+
+FOREIGN_KINDS = ("decode", "guard", "arms")
 
 metadata = MetaData()
 
@@ -326,4 +329,87 @@ takeover = _table(
     _json("previous"),
     Column("proof", Text, nullable=False),
     Column("created_utc", Text, nullable=False),
+)
+
+foreign_ruler = _table(
+    "foreign_ruler",
+    Column("id", Integer, primary_key=True),
+    Column("identity", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    _json("fields"),
+    Column("created_utc", Text, nullable=False),
+)
+
+foreign_log = _table(
+    "foreign_log",
+    Column("sha256", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("text_zlib", LargeBinary, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    _one_of("kind", FOREIGN_KINDS),
+)
+
+foreign_reading = _table(
+    "foreign_reading",
+    Column("id", Integer, primary_key=True),
+    Column("sha256", Text, ForeignKey("foreign_log.sha256"), nullable=False),
+    Column("reader", Integer, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("code", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("line", Integer, nullable=False),
+    Column("ruler_id", Integer, ForeignKey("foreign_ruler.id")),
+    _json("facts"),
+    Column("created_utc", Text, nullable=False),
+    # A newer reader may judge the same file anew; both readings stay.
+    UniqueConstraint("sha256", "reader"),
+    UniqueConstraint("id", "outcome"),
+    _one_of("outcome", ("ok", "refused")),
+    CheckConstraint("(outcome = 'ok') = (code = '')"),
+)
+
+foreign_measurement = _table(
+    "foreign_measurement",
+    Column("id", Integer, primary_key=True),
+    Column("reading_id", Integer, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("arm", Text, nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("category", Text, nullable=False),
+    Column("repeat", Integer, nullable=False),
+    Column("metric", Text, nullable=False),
+    Column("numerator", Integer, nullable=False),
+    Column("denominator", Integer, nullable=False),
+    Column("unit", Text, nullable=False),
+    Column("counted", Integer, nullable=False),
+    Column("line", Integer, nullable=False),
+    # A refused log owns no number, and no number from elsewhere is a tau of ours.
+    CheckConstraint("outcome = 'ok'"),
+    CheckConstraint("metric <> 'tau'"),
+    CheckConstraint("numerator >= 0 AND denominator > 0"),
+    ForeignKeyConstraint(
+        ["reading_id", "outcome"], ["foreign_reading.id", "foreign_reading.outcome"]
+    ),
+    UniqueConstraint("reading_id", "arm", "prompt", "repeat", "metric"),
+)
+
+foreign_verdict = _table(
+    "foreign_verdict",
+    Column("id", Integer, primary_key=True),
+    Column("reading_id", Integer, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("world", Text, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("arm", Text, nullable=False),
+    Column("stated", Text, nullable=False),
+    Column("ending", Text, nullable=False),
+    Column("sentence", Text, nullable=False),
+    _json("details"),
+    CheckConstraint("outcome = 'ok'"),
+    ForeignKeyConstraint(
+        ["reading_id", "outcome"], ["foreign_reading.id", "foreign_reading.outcome"]
+    ),
+    UniqueConstraint("reading_id", "world", "position"),
 )

@@ -16,6 +16,7 @@ from flywheel.block import BlockEstimate
 from flywheel.campaign import Budget, Settings
 from flywheel.decide import Verdict
 from flywheel.errors import BlockError
+from flywheel.foreign import history
 from flywheel.history import Kind, series_of
 from flywheel.judge import Parse, estimate_block, screen_gains
 from flywheel.ledger import views
@@ -47,7 +48,7 @@ def rebuild(ledger: Ledger, *, reread: Parse = parse) -> Rebuilt:
     """Re-derive everything from the stored logs and compare it with what is recorded."""
     with ledger.reading() as connection:
         view = views.load(connection)
-        found: list[str] = []
+        found: list[str] = list(history.differences(connection))
         logs = 0
 
         def records(block: BlockRow) -> list[RunRecord]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select
 
 from flywheel.errors import FlywheelError
+from flywheel.foreign import history
 from flywheel.judge import Parse
 from flywheel.ledger import integrity, models, views
 from flywheel.ledger.store import Ledger, log_text
@@ -51,6 +52,7 @@ def verify(
         if found:
             return Verified(0, 0, 0, tuple(found))
         found += _identities(connection)
+        found += history.differences(connection)
         runs = connection.execute(
             select(models.run.c.id, models.run.c.manifest, models.run_end.c.outcome,
                    models.run_end.c.evidence)

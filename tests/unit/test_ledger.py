@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from foreign_logs import import_history
 from records import NOW, World, drive, lever
 
 from flywheel import judge
@@ -38,6 +39,7 @@ def filled(ledger: Ledger) -> Ledger:
     halts.halt(ledger, "test", "a fault", None, NOW)
     halts.resume(ledger, "looked at it", NOW)
     takeovers.record(ledger, path="d", device="cpu", previous={}, proof="gone", now_utc=NOW)
+    import_history(ledger, NOW)
     return ledger
 
 

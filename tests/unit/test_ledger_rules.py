@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from foreign_logs import import_history
 from records import NOW, World, drive, lever, manifest_of, record, text_of
 
 from flywheel import judge
@@ -56,6 +57,7 @@ def test_no_row_is_replaced(ledger: Ledger, table: str) -> None:
     halts.resume(ledger, "looked at it", NOW)
     takeovers.record(ledger, path="d", device="cpu", previous={}, proof="gone", now_utc=NOW)
     judge.close_campaign(ledger, 1, "done", now_utc=NOW)
+    import_history(ledger, NOW)
     again = f"INSERT OR REPLACE INTO {table} SELECT * FROM {table} LIMIT 1"
     refused(ledger, again, "append-only")
 

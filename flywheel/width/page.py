@@ -1,0 +1,217 @@
+"""The width analysis as one page: lines for the terminal, a section of HTML, plain JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+from flywheel.report import plots
+from flywheel.width import analysis, calibration
+from flywheel.width.analysis import Ceilings, Choice, Position, PromptWidths
+from flywheel.width.calibration import Calibration
+from flywheel.width.evidence import Evidence
+
+# A cost model further off than this cannot rank widths that differ by less.
+_BAD_MODEL = 0.15
+_HINDSIGHT = "ceiling, chosen with hindsight"
+
+
+@dataclass(frozen=True, slots=True)
+class WidthPage:
+    """Everything that the report says about widths; `missing` is what the log did not tell."""
+
+    label: str
+    sources: tuple[str, ...]
+    width: int
+    policy: str
+    step_ms: tuple[tuple[int, float], ...]
+    rough: tuple[int, ...]
+    beside_ms: float
+    positions: tuple[Position, ...]
+    choices: tuple[Choice, ...]
+    prompts: tuple[PromptWidths, ...]
+    ceilings: Ceilings | None
+    calibration: Calibration | None
+    target_ceiling: float | None
+    missing: tuple[str, ...]
+    caveats: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+
+def width_page(evidence: Evidence) -> WidthPage:
+    """The analysis of one configuration."""
+    found = analysis.positions(evidence.prompts)
+    return WidthPage(
+        label=evidence.label,
+        sources=evidence.sources,
+        width=evidence.width,
+        policy=evidence.policy,
+        step_ms=tuple((rows, ns / 1e6) for rows, ns in sorted(evidence.costs.step_ns.items())),
+        rough=evidence.costs.rough,
+        beside_ms=evidence.costs.draft_ns / 1e6,
+        positions=found,
+        choices=analysis.choices(found, evidence.costs),
+        prompts=analysis.by_prompt(evidence),
+        ceilings=analysis.ceilings(evidence),
+        calibration=calibration.calibrate(evidence.score, evidence.scores),
+        target_ceiling=analysis.target_ceiling(evidence.target_top, evidence.width),
+        missing=tuple(_missing(evidence)),
+        caveats=(*evidence.caveats, *_caveats(evidence)),
+    )
+
+
+def _missing(evidence: Evidence) -> Iterator[str]:
+    profile = "engine.measure in profile mode prints it, see docs/log-contract.md"
+    if not evidence.scores:
+        yield f"calibration: no confidence of the draft head by round ({profile})"
+    if not evidence.target_top:
+        yield f"entropy ceiling: no top probability of the target by token ({profile})"
+    if not evidence.costs.step_ns:
+        yield "cost by width: the runs have no step costs"
+
+
+def _caveats(evidence: Evidence) -> Iterator[str]:
+    error = analysis.model_error(evidence)
+    if error is not None and abs(error) > _BAD_MODEL:
+        yield (
+            f"the cost model is {error * 100:+.0f} % off the measured rounds: the machine was busy "
+            "or steps cost more in company, and no width here is to be believed"
+        )
+    if evidence.policy != "fixed":
+        yield (
+            f"widths were chosen by {evidence.policy}: late positions were reached where the head "
+            "was sure, so what is said of a fixed width is at best a bound"
+        )
+    if len(evidence.prompts) < 8:
+        yield f"{len(evidence.prompts)} prompts: best widths by prompt say nothing of others"
+
+
+def lines(page: WidthPage) -> Iterator[tuple[str, str]]:
+    """(head, text) pairs for a terminal; an empty head continues the one above."""
+    yield "width", f"{page.label} · width {page.width}, {page.policy}"
+    yield "cost", ", ".join(cost_words(page)) or "-"
+    if page.beside_ms:
+        yield "", f"{page.beside_ms:.3g} ms a round beside the verify step"
+    yield from _position_lines(page.positions)
+    for i, one in enumerate(page.choices):
+        yield "at width" if i == 0 else "", f"{one.width}  {one.ms_per_token:8.4g} ms/token"
+    if page.prompts:
+        yield "prompts", f"tokens/round, then the best width ({_HINDSIGHT})"
+    for row in page.prompts:
+        yield "", prompt_words(row)
+    yield from _ceiling_lines(page)
+    yield from _calibration_lines(page.calibration)
+    for text in page.missing:
+        yield "missing", text
+    for text in page.caveats:
+        yield "caveat", text
+
+
+def cost_words(page: WidthPage) -> Iterator[str]:
+    """`C(k)` in milliseconds and beside C(1), as printed."""
+    first = dict(page.step_ms).get(1)
+    for rows, ms in page.step_ms:
+        beside = f" ({ms / first:.2f}x)" if first and rows > 1 else ""
+        yield f"C({rows}) {'>= ' if rows in page.rough else ''}{ms:.3g} ms{beside}"
+
+
+def prompt_words(row: PromptWidths) -> str:
+    """One prompt as printed."""
+    gain = 1 - row.best.ms_per_token / row.used_ms
+    return (
+        f"{row.name} {row.category}: {row.tau:.2f}, best width {row.best.width} at "
+        f"{row.best.ms_per_token:.4g} ms/token ({gain * 100:+.1f} % over {row.used_ms:.4g}; "
+        f"measured {row.measured_ms:.4g})"
+    )
+
+
+def _position_lines(found: Sequence[Position]) -> Iterator[tuple[str, str]]:
+    for i, p in enumerate(found):
+        yield "accepted" if i == 0 else "", (
+            f"{p.position}: {p.share * 100:5.1f} % [{p.low * 100:.0f}, {p.high * 100:.0f}] of "
+            f"{p.reached} that got there; {p.survival * 100:.1f} % of all rounds"
+        )
+
+
+def _ceiling_lines(page: WidthPage) -> Iterator[tuple[str, str]]:
+    c = page.ceilings
+    if c is not None:
+        yield "best fixed", (
+            f"width {c.best_fixed.width}: {c.fixed_gain * 100:+.1f} % over the rounds as they were "
+            f"({c.used_ms:.4g} ms/token by this cost model)"
+        )
+        yield "oracle", (
+            f"{c.prompt_gain * 100:.1f} % more by the best width of each prompt ({_HINDSIGHT})"
+        )
+        yield "", (
+            f"{c.round_gain * 100:.1f} % over the rounds as they were by offering what each was to "
+            f"accept ({_HINDSIGHT})"
+        )
+        yield "", f"{c.perfect_gain * 100:.1f} % if every draft were right (a perfect head)"
+    if page.target_ceiling is not None:
+        yield "realistic", (
+            f"{page.target_ceiling:.2f} tokens/round at width {page.width} and temperature 1 for a "
+            "head that knows the target's distribution but not its draw"
+        )
+
+
+def _calibration_lines(found: Calibration | None) -> Iterator[tuple[str, str]]:
+    if found is None:
+        return
+    auc = "-" if found.auc is None else f"{found.auc:.3f}"
+    errors = "" if found.error is None else (
+        f", calibration error {found.error:.3f}, Brier {found.brier:.3f}")
+    yield found.score, (
+        f"AUC {auc} over {found.count} reached slots ({found.accepted} accepted){errors}"
+    )
+    for one in found.bins:
+        bar = "#" * round(one.came * 30)
+        yield "", f"{one.said:8.3f}  {one.came * 100:5.1f} %  {bar} ({one.count})"
+
+
+def section(page: WidthPage) -> str:
+    """The page as an HTML fragment, with its plots as inline SVG."""
+    parts = [f"<h2>Widths: {escape(page.label)}</h2>"]
+    parts.append(plots.bars(
+        "cost of a step by rows",
+        [(f"C({rows})", ms, f"{ms:.3g} ms") for rows, ms in page.step_ms],
+    ))
+    parts.append(plots.bars(
+        "accepted by position, of the rounds that got there",
+        [(str(p.position), p.share, f"{p.share * 100:.0f} %") for p in page.positions], top=1.0,
+    ))
+    parts.append(plots.bars(
+        "time per token by width",
+        [(str(c.width), c.ms_per_token, f"{c.ms_per_token:.3g} ms") for c in page.choices],
+    ))
+    if page.calibration is not None:
+        parts.append(plots.bars(
+            f"accepted by {page.calibration.score}",
+            [(f"{b.said:.2f}", b.came, f"{b.came * 100:.0f} %") for b in page.calibration.bins],
+            top=1.0,
+        ))
+    rows = "".join(f"<dt>{escape(h)}</dt><dd>{escape(t)}</dd>" for h, t in lines(page))
+    return f"<section>{''.join(parts)}<dl>{rows}</dl></section>"
+
+
+def html(page: WidthPage) -> str:
+    """The fragment as a page of its own: nothing fetched, light and dark."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(page.label)}</title><style>{_STYLE}</style></head>"
+        f"<body>{section(page)}</body></html>\n"
+    )
+
+
+_STYLE = """
+:root{color-scheme:light dark}body{margin:0 auto;max-width:60rem;padding:1rem;
+font:15px/1.5 system-ui,sans-serif}svg{width:100%;height:auto;font:12px system-ui,sans-serif}
+svg text{fill:currentColor}.bar{fill:#5b8fc7}.axis{stroke:#808790}
+dl{display:grid;grid-template-columns:6rem 1fr;gap:.1rem .8rem}dt{opacity:.7}dd{margin:0}
+"""
