@@ -65,18 +65,16 @@ def report(
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    document = _document(path, since, with_evidence=html_path is not None)
-    if html_path is not None:
-        from flywheel.report import html
-
-        _write(html_path, html.render(document))
     stale = [] if md_path is None else _project(path, md_path, check=check)
+    body: dict[str, object] = {} if md_path is None else {"stale": stale}
+    # Imported history alone has projections, but no night to tell of.
+    if md_path is None or html_path is not None or _has_campaign(path):
+        document = _document(path, since, with_evidence=html_path is not None)
+        body |= document.as_dict() if json_ else {}
+        _show(document, html_path, json_=json_)
     if json_:
-        emit({**document.as_dict(), **({} if md_path is None else {"stale": stale})})
+        emit(body)
     else:
-        from flywheel.report import tables
-
-        tables.render(document)
         for name in stale:
             console().print(f"{name} {'is stale' if check else 'was written anew'}")
     return FAILED if check and stale else 0
@@ -201,6 +199,24 @@ def _reading(path: Path) -> Iterator[Connection]:
             yield connection
     finally:
         opened.close()
+
+
+def _show(document: Document, html_path: Path | None, *, json_: bool) -> None:
+    if html_path is not None:
+        from flywheel.report import html
+
+        _write(html_path, html.render(document))
+    if not json_:
+        from flywheel.report import tables
+
+        tables.render(document)
+
+
+def _has_campaign(path: Path) -> bool:
+    from flywheel.ledger import views
+
+    with _reading(path) as connection:
+        return views.newest_campaign(connection) is not None
 
 
 def _document(path: Path, since: str | None, *, with_evidence: bool) -> Document:

@@ -105,7 +105,12 @@ def _number(variant: VariantRow) -> str:
 
 
 def resolved(view: View, effective: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-    """The best configuration with what the engine made of the fields that it leaves open."""
+    """The best configuration with what the engine made of the fields that it leaves open.
+
+    Empty before the first campaign.
+    """
+    if view.campaign is None:
+        return {}
     config = dict(best.fold(view).config)
     return {**effective.get(canonical(config), {}), **config}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from flywheel import heads_md, levers_md, runs_md
-from flywheel.ledger import views
+from flywheel.ledger import models, views
 from flywheel.lever import Lever
 
 
@@ -18,5 +18,11 @@ def texts(connection: Connection, declared: Sequence[Lever]) -> dict[str, str]:
     return {
         "LEVERS.md": levers_md.render(view, declared, resolved),
         "RUNS.md": runs_md.render(view),
-        "HEAD_REGISTRY.md": heads_md.render(view),
+        "HEAD_REGISTRY.md": heads_md.render(view, _imported_heads(connection)),
     }
+
+
+def _imported_heads(connection: Connection) -> list[heads_md.ImportedHead]:
+    told = models.foreign_verdict.c
+    query = select(told.world, told.arm, told.stated, told.ending, told.sentence).order_by(told.id)
+    return [heads_md.ImportedHead(*row) for row in connection.execute(query)]

@@ -298,6 +298,25 @@ def test_the_head_registry_says_when_there_is_none(made: views.View, tmp_path: P
     assert "No head arm" not in text
 
 
+def test_imported_heads_stand_apart_in_the_registry() -> None:
+    heads = [heads_md.ImportedHead("as it stood", "s1", "promoted", "refused", "3.58 | needs 3.66")]
+    text = heads_md.render(views.View(), heads)
+    assert "No head arm has been recorded by a run" in text
+    assert "## Imported, as it stood: 1" in text
+    assert "| s1 | promoted | refused | 3.58 \\| needs 3.66 |" in text
+
+
+def test_a_ledger_without_a_campaign_has_projections_but_no_night(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Ledger.open(tmp_path / "empty.db").close()
+    words = ["report", "--ledger", str(tmp_path / "empty.db")]
+    assert cli.main([*words, "--md", str(tmp_path), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["stale"]) == 3
+    assert cli.main(words) == 1
+    assert "no campaign" in capsys.readouterr().err
+
+
 def test_a_prefix_must_be_the_only_one() -> None:
     known = {"r00001-a": 1, "r00001-b": 2, "r00002-c": 3}
     assert find.by_prefix("run", "r00002", known) == 3
