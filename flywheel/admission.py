@@ -172,26 +172,30 @@ class Entrance:
         probe: Callable[[Path], Host] = host.probe,
         foreign: Callable[[tuple[Gpu, ...]], str | None] = tenants.before_launch,
         drop: Callable[[], bool] = drop_page_cache,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._checkpoint = folder, checkpoint
-        self._probe, self._foreign, self._drop = probe, foreign, drop
+        self._probe, self._foreign, self._drop, self._now_s = probe, foreign, drop, now_s
         self._since_s: float | None = None
+        self._waited_s = 0.0
         self._waited_for: list[str] = []
         self._dropped: Dropped | None = None
         self._last: tuple[Host, Admission] | None = None
 
     def look(self, peak_bytes: int | None) -> Admission:
         """Whether a run may start now; ``peak_bytes`` is the ledger's figure, if it has one."""
-        now_s = time.monotonic()
-        if self._since_s is None:
-            self._since_s, self._waited_for, self._dropped = now_s, [], None
         seen, admission = self._judge(peak_bytes)
         if self._dropped is None and dropping_helps(seen, admission) and self._drop():
             before = seen.mem_available_bytes or 0
             seen, admission = self._judge(peak_bytes)
             self._dropped = Dropped(before, seen.mem_available_bytes or 0)
         self._last = (seen, admission)
-        if not admission.admitted and admission.code not in self._waited_for:
+        if admission.admitted:
+            self._waited_s, self._since_s = self.waited_s, None
+            return admission
+        if self._since_s is None:
+            self._since_s = self._now_s()
+        if admission.code not in self._waited_for:
             self._waited_for.append(admission.code)
         return admission
 
@@ -204,16 +208,12 @@ class Entrance:
 
     @property
     def waited_s(self) -> float:
-        """How long room has been looked for since the last run began."""
-        return 0.0 if self._since_s is None else time.monotonic() - self._since_s
-
-    @property
-    def has_gpu(self) -> bool:
-        """Whether the last look saw a GPU that runs use."""
-        return self._last is not None and device.mine(self._last[0].gpus) is not None
+        """How long there has been no room since the last run began."""
+        waiting_s = 0.0 if self._since_s is None else self._now_s() - self._since_s
+        return self._waited_s + waiting_s
 
     def enter(self) -> dict[str, Any]:
-        """The run starts: what was seen, as JSON; the next look begins a new wait."""
+        """The run starts: what was seen, as JSON; the next wait counts from nothing."""
         if self._last is None:
             return {}
         seen, admission = self._last
@@ -224,5 +224,5 @@ class Entrance:
             "waited_for": list(self._waited_for),
             "dropped_cache": None if self._dropped is None else asdict(self._dropped),
         }
-        self._since_s = None
+        self._since_s, self._waited_s, self._waited_for, self._dropped = None, 0.0, [], None
         return told

@@ -8,17 +8,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from flywheel import host, identity, launch, lease
+from flywheel import identity, launch, lease
 from flywheel.manifest import Manifest
 from flywheel.progress import Follower, Progress
 from flywheel.supervise import LOG_FILE
+from flywheel.surroundings import Surroundings
 from flywheel.wishes import Wish, Wishes
 
 POLL_S = 0.5
-DEVICE_POLL_S = 15.0
 # A supervisor that has not claimed its run within this time has died on the way.
 CLAIM_S = 15.0
 # A supervisor enforces its run's time limit; when it is this late, it is itself what hangs.
@@ -31,11 +32,17 @@ __all__ = ["Attended", "Wish", "Wishes", "attend"]
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """How the wait ended.  ``state`` is None when the run was left to its supervisor."""
+    """How the wait ended.  ``state`` is None when the run was left to its supervisor.
+
+    ``contamination`` is what makes the numbers worthless, under the code ``contaminated_as``;
+    ``surroundings`` is what the box was like meanwhile, for the run's evidence.
+    """
 
     state: launch.RunState | None
     wish: Wish | None = None
     contamination: str | None = None
+    contaminated_as: str = ""
+    surroundings: dict[str, Any] = field(default_factory=dict)
 
 
 def attend(
@@ -45,7 +52,7 @@ def attend(
     *,
     child: subprocess.Popen[bytes] | None = None,
     show: Callable[[Progress], None] = lambda _: None,
-    watch_device: bool = False,
+    around: Surroundings | None = None,
     patience_s: float = PATIENCE_S,
     overtime_s: float = 60.0,
 ) -> Attended:
@@ -55,16 +62,17 @@ def attend(
     finish, then leaves it to its supervisor; the next daemon finds it.
     """
     follower = Follower(run_dir / LOG_FILE, manifest.nonce)
-    contamination: str | None = None
+    around = around or Surroundings()
     leave_at: float | None = None
     began = time.monotonic()
     overdue_at = began + manifest.timeout_s + 2 * manifest.grace_s + OVERDUE_S
-    device_at = began + DEVICE_POLL_S
     while True:
         state = launch.look(run_dir)
         if state.phase in ("left", "lost"):
             _bury(state, manifest)
-            return Attended(state, contamination=contamination)
+            return Attended(
+                state, None, around.contamination, around.code, around.evidence()
+            )
         now = time.monotonic()
         wish = wishes.heard(overtime_s=overtime_s)
         ending = wish is not None and wish.end_run
@@ -83,9 +91,7 @@ def attend(
         if state.phase == "running" and now >= overdue_at:
             overdue_at = now + OVERDUE_S
             _unhang(state)
-        if watch_device and contamination is None and now >= device_at:
-            device_at = now + DEVICE_POLL_S
-            contamination = _foreign(state)
+        around.look(state)
         show(follower.look())
         _nap(child)
 
@@ -135,12 +141,3 @@ def _bury(state: launch.RunState, manifest: Manifest) -> None:
     if state.phase == "lost" and state.engine is not None:
         session = None if state.supervisor is None else state.supervisor.pid
         identity.end_group(state.engine, manifest.grace_s, session)
-
-
-def _foreign(state: launch.RunState) -> str | None:
-    """Who else is on the device besides the run's own group."""
-    if state.engine is None:
-        return None
-    own = identity.group_members(state.engine)
-    look = host.Host(None, None, None, None, None, host.gpus())
-    return host.refuses(look, own_pids=own)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from flywheel import launch
+from flywheel import device
 from flywheel.clock import Clock
 from flywheel.errors import LeaseBusy
-from flywheel.identity import group_members
 from flywheel.lease import Lease, device_path, holder
+from flywheel.ledger import takeovers
+from flywheel.ledger.store import Ledger
 from flywheel.wishes import Wish, Wishes
 
 PURPOSE = "flywheel run"
@@ -26,7 +28,7 @@ def take(runs_dir: Path, wishes: Wishes, clock: Clock) -> Lease | Wish:
     was_free = False
     while True:
         try:
-            return _acquire(path)
+            return Lease.acquire(path, PURPOSE)
         except LeaseBusy:
             held = holder(path)
             # Free by now: it was let go of in this instant, or an orphan sits on the device.
@@ -38,20 +40,20 @@ def take(runs_dir: Path, wishes: Wishes, clock: Clock) -> Lease | Wish:
             return wish
 
 
+def record(ledger: Ledger, taken: Lease, *, now_utc: str, say: Callable[[str], None]) -> None:
+    """A lease that nobody gave back was taken: the history says from whom, and the proof."""
+    if (takeover := taken.takeover) is None:
+        return
+    say(f"the device was not given back by {takeover.previous}: {takeover.proof}")
+    takeovers.record(
+        ledger,
+        path=str(taken.path),
+        device=device.key(),
+        previous=takeover.previous.to_json(),
+        proof=takeover.proof,
+        now_utc=now_utc,
+    )
+
+
 def _of(run_dir: str | None, runs_dir: Path) -> bool:
     return run_dir is not None and Path(run_dir).resolve().parent == runs_dir.resolve()
-
-
-def _acquire(path: Path) -> Lease:
-    lease = Lease.acquire(path, PURPOSE)
-    before = lease.previous
-    if before is not None and before.run_dir is not None:
-        state = launch.look(Path(before.run_dir))
-        if state.engine is not None and group_members(state.engine):
-            lease.tell(f"left by {before.purpose}", Path(before.run_dir))
-            lease.release()
-            raise LeaseBusy(
-                f"the device is still used by engine process {state.engine.pid} of "
-                f"{before.run_dir}, whose supervisor is gone."
-            )
-    return lease

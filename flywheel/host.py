@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,6 @@ _T = TypeVar("_T")
 # An untyped package, called for what it answers and never trusted for its shape.
 psutil: Any = _psutil
 
-MEM_FLOOR_BYTES = 1 << 30
 DISK_FLOOR_BYTES = 256 << 20
 LOAD_VARIABLE = "FLYWHEEL_MAX_LOAD"
 _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
@@ -150,40 +149,8 @@ def load_limit(cores: int) -> float:
     return asked if asked is not None and asked > 0 else 3.0 * cores + 1.0
 
 
-def refuses(
-    host: Host,
-    *,
-    own_pids: Collection[int] = (),
-    mem_floor_bytes: int = MEM_FLOOR_BYTES,
-    disk_floor_bytes: int = DISK_FLOOR_BYTES,
-    max_load: float | None = None,
-) -> str | None:
-    """Why no engine may be started on this box now, as one sentence; None when it may.
-
-    Pure.  Missing figures refuse nothing.
-    """
-    for gpu in host.gpus:
-        for process in gpu.processes or ():
-            if process.pid not in own_pids:
-                name = process.name or "an unknown program"
-                return f"process {process.pid} ({name}) is using GPU {gpu.index}."
-    for what, free, floor in (
-        ("memory", host.mem_available_bytes, mem_floor_bytes),
-        ("disk space", host.disk_free_bytes, disk_floor_bytes),
-    ):
-        if free is not None and free < floor:
-            return (
-                f"only {free / 2**30:.2f} GiB of {what} is free, and a run wants "
-                f"{floor / 2**30:.2f} GiB."
-            )
-    if max_load is not None and host.load_1m is not None and host.load_1m > max_load:
-        return f"the load of the last minute is {host.load_1m:.1f}, over {max_load:.1f}."
-    return None
-
-
 __all__ = [
     "DISK_FLOOR_BYTES",
-    "MEM_FLOOR_BYTES",
     "Gpu",
     "GpuProcess",
     "Host",
@@ -193,5 +160,4 @@ __all__ = [
     "load_limit",
     "pressure",
     "probe",
-    "refuses",
 ]

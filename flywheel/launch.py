@@ -61,9 +61,7 @@ def prepare(run_dir: Path, manifest: Manifest) -> None:
         raise LaunchError(f"the run directory {run_dir} cannot be written: {error}.") from error
 
 
-def start(
-    run_dir: Path, *, lease_fd: int | None = None, lease_fds: Sequence[int] = ()
-) -> subprocess.Popen[bytes]:
+def start(run_dir: Path, *, lease_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """Start the supervisor in a session of its own; it alone inherits the lease (``Lease.fds``)."""
     root = Path(__file__).resolve().parent.parent
     environment = dict(os.environ)
@@ -80,7 +78,7 @@ def start(
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=(*lease_fds, *(() if lease_fd is None else (lease_fd,))),
+                pass_fds=tuple(lease_fds),
             )
     except OSError as error:
         raise LaunchError(f"the supervisor could not be started: {error}.") from error
@@ -127,10 +125,21 @@ def end(run_dir: Path, grace_s: float = 5.0) -> RunState:
             if state.phase != "running":
                 break
             time.sleep(0.05)
-    if state.engine is not None and state.phase in ("lost", "running"):
-        session = None if state.supervisor is None else state.supervisor.pid
-        identity.end_group(state.engine, grace_s, session)
+    if state.phase == "lost":
+        bury(state, grace_s)
+    elif state.phase == "running" and state.engine is not None:
+        identity.end_group(state.engine, grace_s)
     return state
+
+
+def bury(state: RunState, grace_s: float = 5.0) -> bool:
+    """End what a lost run left behind; True when nobody of it is left.
+
+    The run's guard does so the moment the supervisor dies; this is for a run whose guard died too.
+    """
+    if state.engine is None:
+        return True
+    return identity.end_family(state.engine, state.supervisor, grace_s)
 
 
 def log_text(run_dir: Path) -> str:

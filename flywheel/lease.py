@@ -277,7 +277,7 @@ class Lease:
             if witness is None:
                 return _witness_holder(path)
             kept, fd = fd, -1
-            return cls(path, kept, witness, _body(path))
+            return cls(path, kept, witness, last_holder(path))
         finally:
             if fd >= 0:
                 os.close(fd)
@@ -363,11 +363,12 @@ def _said(path: Path) -> Holder | None:
     return None if value is None else Holder.from_json(value)
 
 
-def _body(path: Path) -> Holder | None:
-    """What the file says of the holder before; None for an empty file, blanks for a garbled one."""
+def last_holder(path: Path) -> Holder | None:
+    """Whom the file names, held or not; None for an empty or no file, blanks for a garbled one."""
     said = _said(path)
-    if said is None and path.stat().st_size > 0:
-        return Holder(None, "unknown", "unknown")
+    with contextlib.suppress(OSError):
+        if said is None and path.stat().st_size > 0:
+            return Holder(None, "unknown", "unknown")
     return said
 
 
@@ -407,6 +408,7 @@ __all__ = [
     "describe",
     "device_path",
     "holder",
+    "last_holder",
     "orphan",
     "proof_of_absence",
     "witness_inode",

@@ -98,14 +98,15 @@ def test_the_entrance_drops_once_waits_and_leaves_evidence(tmp_path: Path) -> No
     entrance = Entrance(
         tmp_path, tmp_path, probe=lambda _: looks.pop(0), foreign=lambda _: None,
         drop=lambda: not drops.append(1),  # type: ignore[func-returns-value]
+        now_s=iter((100.0, 103.0, 110.0)).__next__,
     )  # fmt: skip
     assert entrance.enter() == {}
     assert entrance.look(None).code == "busy"
     assert entrance.look(None).admitted
     assert drops == [1]
-    assert not entrance.has_gpu
     told = entrance.enter()
     assert told["waited_for"] == ["busy"]
+    assert told["waited_s"] == 3.0
     assert told["dropped_cache"] == {"before_bytes": GIB // 2, "after_bytes": 8 * GIB}
     assert told["need"]["basis"] == "the size of the checkpoint"
     assert told["host"]["cpu"] is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flywheel import host
-from flywheel.host import Gpu, GpuProcess, Host
+from flywheel.host import Host
 
 IDLE = Host(0.5, 2, 16 << 30, 8 << 30, 50 << 30, ())
 
@@ -58,24 +58,3 @@ def test_pressure_is_read_where_the_kernel_keeps_it(tmp_path: Path) -> None:
     group(tmp_path / "pressure", cpu="some avg10=61.25 avg60=3.55\nfull avg10=0.00", io="garbage")
     assert host.pressure(tmp_path) == {"cpu": 61.25}
     assert host.pressure(tmp_path / "none") == {}
-
-
-def gpu_with(*processes: GpuProcess) -> Host:
-    gpu = Gpu(0, "a GPU", None, None, None, None, None, None, None, None, processes)
-    return Host(0.5, 2, 16 << 30, 8 << 30, 50 << 30, (gpu,))
-
-
-def test_what_keeps_a_run_from_starting_is_one_sentence() -> None:
-    assert host.refuses(IDLE) is None
-    assert host.refuses(Host(None, None, None, None, None, ())) is None
-    busy = gpu_with(GpuProcess(77, "python", 5))
-    assert host.refuses(busy) == "process 77 (python) is using GPU 0."
-    assert host.refuses(busy, own_pids=(77,)) is None
-    nameless = host.refuses(gpu_with(GpuProcess(78, None, None)))
-    assert nameless is not None
-    assert "an unknown program" in nameless
-    low = Host(0.5, 2, 16 << 30, 100, 50 << 30, ())
-    assert "of memory is free" in (host.refuses(low) or "")
-    full = Host(0.5, 2, 16 << 30, 8 << 30, 100, ())
-    assert "of disk space is free" in (host.refuses(full) or "")
-    assert "load of the last minute" in (host.refuses(IDLE, max_load=0.1) or "")

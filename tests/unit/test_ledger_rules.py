@@ -205,7 +205,8 @@ def test_memory_figures_come_from_good_runs_alone(ledger: Ledger) -> None:
                 number=100 + place, hot=True, pattern="ABBA", seed=1, why="test", created_utc=NOW,
             )
             writer.append(
-                models.run, id=run, block_id=block, slot=0, manifest={}, created_utc=NOW
+                models.run, id=run, block_id=block, slot=0, created_utc=NOW,
+                manifest={"config": {"checkpoint": f"/model{place}"}},
             )
             told = {"exit": {"peak_rss_bytes": peak, "guard": {"low_water_bytes": low}}}
             writer.append(
@@ -217,3 +218,5 @@ def test_memory_figures_come_from_good_runs_alone(ledger: Ledger) -> None:
         assert evidence.low_water_bytes(connection) == 70
         assert evidence.peak_bytes(connection, "ab" * 32) is None
         assert evidence.peak_bytes(connection, "unknown") is None
+        peaks = [evidence.peak_bytes_of(connection, f"/model{place}") for place in (1, 2, 3, 4)]
+        assert peaks == [5, 9, None, None]
