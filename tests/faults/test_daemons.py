@@ -21,6 +21,7 @@ from flywheel import cli, identity, launch
 from flywheel.lease import Lease, device_path, holder
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
+from flywheel.selftest.engine.witness import told
 from flywheel.serve import Address, health
 
 SUITE = {
@@ -46,7 +47,7 @@ class Box:
         return [sys.executable, "-m", "flywheel", *words, "--ledger", str(self.root / "ledger.db")]
 
     def environment(self, *options: str) -> dict[str, str]:
-        engine = fake_command("--count", str(self.root / "count"), *options)
+        engine = fake_command("--witness", str(self.root / "witness"), *options)
         return {**os.environ, "FLYWHEEL_ENGINE": shlex.join(engine)}
 
     def run_words(self, *more: str) -> tuple[str, ...]:
@@ -95,7 +96,7 @@ class Box:
         return state
 
     def launches(self) -> int:
-        return len((self.root / "count").read_text().splitlines())
+        return sum(line["what"] == "start" for line in told(self.root / "witness"))
 
     def rows(self) -> list[views.RunRow]:
         ledger = Ledger.open(self.root / "ledger.db", create=False)
@@ -221,7 +222,7 @@ def test_a_device_held_by_another_is_refused(box: Box) -> None:
         done = box.say(*box.run_words("--json"))
     assert done.returncode == 3
     assert "a server" in json.loads(done.stdout)["error"]
-    assert not (box.root / "count").exists()
+    assert not (box.root / "witness").exists()
 
 
 def test_the_daemon_idles_while_a_run_is_under_way(box: Box) -> None:
