@@ -118,9 +118,10 @@ class Program:
 
     def _hold(self) -> None:
         folder = self.args.log.parent
+        released = self.args.release or folder / "release"
         (folder / "held").touch()
         for _ in range(2000):
-            if (folder / "release").exists():
+            if released.exists():
                 return
             self.journal.rest(0.01)
 
