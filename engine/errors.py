@@ -7,6 +7,10 @@ class EngineError(Exception):
     """Anything the engine refuses or fails at, said in one sentence."""
 
 
+class DeviceBusy(EngineError):  # noqa: N818 - reads as the fact that it is
+    """Another process holds the device; the message names it."""
+
+
 class ConfigError(EngineError):
     """A configuration names an unknown field or holds a value that cannot be honoured."""
 

@@ -2,73 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from flywheel import host, identity, launch, stop
-from flywheel.clock import Clock
+from flywheel import identity, launch, lease
 from flywheel.manifest import Manifest
 from flywheel.progress import Follower, Progress
 from flywheel.supervise import LOG_FILE
+from flywheel.surroundings import Surroundings
+from flywheel.wishes import Wish, Wishes
 
 POLL_S = 0.5
-DEVICE_POLL_S = 15.0
+# A supervisor that has not claimed its run within this time has died on the way.
+CLAIM_S = 15.0
+# A supervisor enforces its run's time limit; when it is this late, it is itself what hangs.
+OVERDUE_S = 60.0
+# How long a run that is about to finish is waited for once somebody asked to stop.
+PATIENCE_S = 1.0
 
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """Why the loop must not go on: ``end_run`` says that the run in progress must end too.
-
-    ``code`` is what a run ended for it is called; ``reason`` is shown.
-    """
-
-    code: str
-    reason: str
-    end_run: bool
-
-
-class Wishes:
-    """Collects the reasons to stop: a signal, the STOP file, the end of the time budget."""
-
-    def __init__(self, ledger: Path, clock: Clock, *, deadline_s: float | None = None) -> None:
-        self._ledger = ledger
-        self._clock = clock
-        self.deadline_s = deadline_s
-        self.interrupted: str | None = None
-
-    def interrupt(self, name: str) -> None:
-        """Note a signal; safe in a signal handler."""
-        self.interrupted = name
-
-    def heard(self, *, overtime_s: float = 0.0) -> Wish | None:
-        """The most urgent wish now, if there is one."""
-        if self.interrupted is not None:
-            return Wish("interrupted", f"{self.interrupted}", True)
-        asked = stop.requested(self._ledger)
-        if asked is not None:
-            return Wish("interrupted", asked.reason, asked.now)
-        left_s = self.left_s()
-        if left_s is not None and left_s + overtime_s <= 0:
-            return Wish("budget_spent", "the time budget is spent", True)
-        return None
-
-    def left_s(self) -> float | None:
-        """Seconds of the time budget that are left; None without one."""
-        if self.deadline_s is None:
-            return None
-        return self.deadline_s - self._clock.monotonic_s()
+__all__ = ["Attended", "Wish", "Wishes", "attend"]
 
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """How the wait ended.  ``state`` is None when the run was left to its supervisor."""
+    """How the wait ended.  ``state`` is None when the run was left to its supervisor.
+
+    ``contamination`` is what makes the numbers worthless, under the code ``contaminated_as``;
+    ``surroundings`` is what the box was like meanwhile, for the run's evidence.
+    """
 
     state: launch.RunState | None
     wish: Wish | None = None
     contamination: str | None = None
+    contaminated_as: str = ""
+    surroundings: dict[str, Any] = field(default_factory=dict)
 
 
 def attend(
@@ -78,8 +52,8 @@ def attend(
     *,
     child: subprocess.Popen[bytes] | None = None,
     show: Callable[[Progress], None] = lambda _: None,
-    watch_device: bool = False,
-    patience_s: float = 5.0,
+    around: Surroundings | None = None,
+    patience_s: float = PATIENCE_S,
     overtime_s: float = 60.0,
 ) -> Attended:
     """Wait for a run, started by this process (``child``) or adopted.
@@ -88,34 +62,67 @@ def attend(
     finish, then leaves it to its supervisor; the next daemon finds it.
     """
     follower = Follower(run_dir / LOG_FILE, manifest.nonce)
-    contamination: str | None = None
+    around = around or Surroundings()
     leave_at: float | None = None
-    # A supervisor that has not claimed its run within this time has died on the way.
-    unclaimed_until = time.monotonic() + 15.0
-    device_at = time.monotonic() + DEVICE_POLL_S
+    began = time.monotonic()
+    overdue_at = began + manifest.timeout_s + 2 * manifest.grace_s + OVERDUE_S
     while True:
         state = launch.look(run_dir)
         if state.phase in ("left", "lost"):
             _bury(state, manifest)
-            return Attended(state, contamination=contamination)
+            return Attended(
+                state, None, around.contamination, around.code, around.evidence()
+            )
         now = time.monotonic()
-        if state.phase == "unclaimed" and (
-            (child is not None and child.poll() is not None)
-            or (child is None or now >= unclaimed_until)
-        ) and launch.disown(run_dir):
-            return Attended(launch.look(run_dir))
         wish = wishes.heard(overtime_s=overtime_s)
-        if wish is not None and wish.end_run and state.phase == "running":
-            return Attended(launch.end(run_dir, manifest.grace_s), wish)
-        if wish is not None and not wish.end_run:
+        ending = wish is not None and wish.end_run
+        if (
+            state.phase == "unclaimed"
+            and (ending or now >= began + CLAIM_S or not _on_its_way(run_dir, child))
+            and launch.disown(run_dir)
+        ):
+            return Attended(launch.look(run_dir), wish if ending else None)
+        if ending and state.phase == "running":
+            return _end(run_dir, manifest, wish)
+        if wish is not None and not ending:
             leave_at = now + patience_s if leave_at is None else leave_at
             if now >= leave_at:
                 return Attended(None, wish)
-        if watch_device and contamination is None and now >= device_at:
-            device_at = now + DEVICE_POLL_S
-            contamination = _foreign(state)
+        if state.phase == "running" and now >= overdue_at:
+            overdue_at = now + OVERDUE_S
+            _unhang(state)
+        around.look(state)
         show(follower.look())
         _nap(child)
+
+
+def _on_its_way(run_dir: Path, child: subprocess.Popen[bytes] | None) -> bool:
+    """Whether a supervisor may yet claim the run: ours, or the one a dead daemon started.
+
+    The device's lock says so of the latter: a supervisor inherits it, and whoever else takes it
+    writes another run into it.
+    """
+    if child is not None:
+        return child.poll() is None
+    held = lease.holder(lease.device_path())
+    return (
+        held is not None
+        and held.run_dir is not None
+        and Path(held.run_dir).resolve() == run_dir.resolve()
+    )
+
+
+def _end(run_dir: Path, manifest: Manifest, wish: Wish | None) -> Attended:
+    """End a run; one whose supervisor does not get to its word stays open for the next daemon."""
+    state = launch.end(run_dir, manifest.grace_s)
+    return Attended(None if state.phase == "running" else state, wish)
+
+
+def _unhang(state: launch.RunState) -> None:
+    """Kill a supervisor that slept through its run's time limit; its engine is buried next."""
+    if state.supervisor is not None and identity.is_alive(state.supervisor):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(state.supervisor.pid, signal.SIGKILL)
 
 
 def _nap(child: subprocess.Popen[bytes] | None) -> None:
@@ -134,12 +141,3 @@ def _bury(state: launch.RunState, manifest: Manifest) -> None:
     if state.phase == "lost" and state.engine is not None:
         session = None if state.supervisor is None else state.supervisor.pid
         identity.end_group(state.engine, manifest.grace_s, session)
-
-
-def _foreign(state: launch.RunState) -> str | None:
-    """Who else is on the device besides the run's own group."""
-    if state.engine is None:
-        return None
-    own = identity.group_members(state.engine)
-    look = host.Host(None, None, None, None, None, host.gpus())
-    return host.refuses(look, own_pids=own)

@@ -24,7 +24,8 @@ class Settings:
     `budget` tests share `alpha`. `calibration` null blocks come first; about one item in
     `canary_every` is a canary; `attempts` void blocks in a row defer a lever; `anchor_blocks`
     blocks measure the best against the frozen first configuration, at the end and every
-    `anchor_every` promotions.
+    `anchor_every` promotions. After the k-th failure in a row the next attempt waits for
+    `backoff_s[k-1]` seconds, and after more of them for the last of these.
     """
 
     label: str = "full"
@@ -37,6 +38,7 @@ class Settings:
     anchor_blocks: int = 3
     anchor_every: int = 5
     floor_ms: float | None = None
+    backoff_s: tuple[float, ...] = (0.0, 30.0, 120.0)
     rule: Rule = field(default_factory=Rule)
 
     def __post_init__(self) -> None:
@@ -44,20 +46,30 @@ class Settings:
                   self.anchor_blocks, self.anchor_every)
         if not 0 < self.alpha < 1 or min(counts) < 1:
             raise DecisionError("a campaign needs 0 < alpha < 1 and positive counts")
+        if not self.backoff_s or min(self.backoff_s) < 0:
+            raise DecisionError("a campaign needs pauses of no negative length between attempts")
 
     @property
     def gamma(self) -> float:
         """The flat weight of each test."""
         return 1.0 / self.budget
 
+    def pause_s(self, failures: int) -> float:
+        """How long to wait after that many failures in a row; 0 after none."""
+        if failures < 1:
+            return 0.0
+        return self.backoff_s[min(failures, len(self.backoff_s)) - 1]
+
     def as_dict(self) -> dict[str, object]:
         """Plain JSON."""
-        return asdict(self)
+        return {**asdict(self), "backoff_s": list(self.backoff_s)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Settings:
         """Inverse of `as_dict`."""
         values = dict(data)
+        if isinstance(pauses := values.get("backoff_s"), list):
+            values["backoff_s"] = tuple(pauses)
         rule = values.pop("rule")
         assert isinstance(rule, Mapping)
         return cls(rule=Rule(**rule), **values)  # type: ignore[arg-type]

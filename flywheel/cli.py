@@ -9,20 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flywheel import cli_ledger, cli_levers, launch, lease, stop
+from flywheel import cli_daemon, cli_ledger, cli_levers
 from flywheel.errors import FlywheelError
 from flywheel.terminal import (
     FAILED,
     WRONG,
     JsonOption,
     LedgerOption,
-    console,
     emit,
     ledger_path,
     sentence,
@@ -74,7 +72,11 @@ def run(
     ] = None,
     new_campaign: Annotated[
         bool,
-        typer.Option("--new-campaign", help="Declare a new epoch, as after a halt."),
+        typer.Option("--new-campaign", help="Declare a new epoch."),
+    ] = False,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", help="Go on in a session of its own; return once under way."),
     ] = False,
     json_: JsonOption = False,
 ) -> int:
@@ -82,8 +84,15 @@ def run(
 
     Ctrl-C ends the run in progress cleanly and prints the report.
 
-    Example: flywheel run --budget-hours 8 --window 22:00-07:00
+    Example: flywheel run --budget-hours 8 --window 22:00-07:00 --detach
     """
+    options = {
+        "quick": quick, "checkpoint": checkpoint, "suite": suite_file,
+        "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
+        "only": only, "new_campaign": new_campaign,
+    }  # fmt: skip
+    if detach:
+        return cli_daemon.detach(ledger_path(ledger), options, json_=json_)
     from flywheel import commands
 
     return commands.run(
@@ -138,48 +147,10 @@ def serve_(
 
 
 
-@app.command()
-def status(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -> int:
-    """What the loop is doing now, and what stands in its way.
-
-    Example: flywheel status --json
-    """
-    from flywheel import commands
-
-    return commands.status(ledger_path(ledger), json_=json_)
-
-
-
-@app.command("stop")
-def stop_(
-    ledger: LedgerOption = Path("ledger.db"),
-    now: Annotated[bool, typer.Option("--now", help="End the run in progress too.")] = False,
-    json_: JsonOption = False,
-) -> int:
-    """Ask the loop to stop; it does within seconds. A run in progress is left to finish.
-
-    Example: flywheel stop --now
-    """
-    path = ledger_path(ledger)
-    held = lease.holder(lease.daemon_path(path))
-    ended: list[str] = []
-    gone = True
-    if held is not None and held.identity is not None:
-        stop.request(path, held.identity, now=now)
-        gone = _wait_gone(path, 30.0)
-        said = "stopped" if gone else "asked to stop; it has not finished yet"
-    else:
-        said = "nothing is running"
-    if now and gone:
-        ended = _end_live_runs(path)
-        if ended:
-            said = f"ended {', '.join(ended)}"
-    if json_:
-        emit({"said": said, "daemon": None if held is None else held.to_json(), "ended": ended,
-              "stopped": gone})
-    else:
-        console().print(sentence(said))
-    return 0 if gone else FAILED
+app.command("status")(cli_daemon.status)
+app.command("attach")(cli_daemon.attach)
+app.command("stop")(cli_daemon.stop_)
+app.command("resume")(cli_daemon.resume)
 
 
 @app.command("doctor")
@@ -208,25 +179,6 @@ def best_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -
     from flywheel import commands
 
     return commands.show_best(ledger_path(ledger), json_=json_)
-
-
-def _wait_gone(path: Path, patience_s: float) -> bool:
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        if lease.holder(lease.daemon_path(path)) is None:
-            return True
-        time.sleep(0.1)
-    return False
-
-
-def _end_live_runs(path: Path) -> list[str]:
-    """End every live run that a stopped daemon left to its supervisor."""
-    ended = []
-    for run_dir in sorted((path.parent / "runs").glob("r*")):
-        if launch.look(run_dir).phase == "running":
-            launch.end(run_dir)
-            ended.append(run_dir.name)
-    return ended
 
 
 @app.command()

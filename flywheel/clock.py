@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from datetime import time as day_time
 from typing import Protocol
+from zoneinfo import ZoneInfo
 
 from flywheel.errors import UsageError
 
@@ -75,8 +76,37 @@ class Window:
             return self.opens <= at < self.closes
         return at >= self.opens or at < self.closes
 
+    def left_s(self, moment: datetime) -> float:
+        """Seconds until the window shuts, 0 while it is shut.
+
+        It looks at the clock on the wall of every minute to come, so a change to or from summer
+        time in between counts for what it is.
+        """
+        if not self.contains(moment):
+            return 0.0
+        to_full_s = 60.0 - moment.second - moment.microsecond / 1e6
+        for minute in range(26 * 60):
+            if not self.contains(_later(moment, to_full_s + 60.0 * minute)):
+                return to_full_s + 60.0 * minute
+        return 26 * 3600.0
+
+    @property
+    def length_s(self) -> float:
+        """How long the window is open on an ordinary day."""
+        minutes = [at.hour * 60 + at.minute for at in (self.opens, self.closes)]
+        return (minutes[1] - minutes[0]) % (24 * 60) * 60.0
+
     def __str__(self) -> str:
         return f"{self.opens:%H:%M}-{self.closes:%H:%M}"
+
+
+def _later(moment: datetime, seconds: float) -> datetime:
+    """The wall time of an instant after ``moment``: in its named zone, else in the box's own."""
+    instant = moment.astimezone(UTC) + timedelta(seconds=seconds)
+    if isinstance(moment.tzinfo, ZoneInfo):
+        return instant.astimezone(moment.tzinfo)
+    at_home = moment.utcoffset() == moment.astimezone().utcoffset()
+    return instant.astimezone(None if at_home else moment.tzinfo)
 
 
 def span_text(seconds: float) -> str:
@@ -87,3 +117,8 @@ def span_text(seconds: float) -> str:
     if whole >= 60:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole} s"
+
+
+def count(number: int, what: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -17,9 +17,9 @@ from typing import Any
 
 from rich.text import Text
 
-from flywheel import best, cli_levers, daemon, doctor, launch, lease, plan, serve, stop, suite
+from flywheel import best, cli_levers, daemon, doctor, launch, lease, serve, suite
 from flywheel.campaign import FULL, QUICK
-from flywheel.clock import SystemClock, Window, span_text, utc_text
+from flywheel.clock import SystemClock, Window, count, span_text, utc_text
 from flywheel.decide import Rule
 from flywheel.display import Display
 from flywheel.errors import DecisionError, FlywheelError, UsageError
@@ -142,34 +142,10 @@ def serve_best(
                   "health": answer})  # fmt: skip
         else:
             promoted = len(found.promotions)
-            console().print(f"serving at {address.url}  ({promoted} promotions, {config})")
+            console().print(f"serving at {address.url}  ({count(promoted, 'promotion')}, {config})")
         status = server.wait(lambda: bool(stopped))
     if status not in (None, 0):
         raise FlywheelError(f"the server left with status {status}; see {path.parent}/serve.log.")
-    return 0
-
-
-def status(path: Path, *, json_: bool) -> int:
-    """`flywheel status`."""
-    told = status_json(path)
-    if json_:
-        emit(told)
-        return 0
-    out = console()
-    beat = told["daemon"]
-    if told["running"]:
-        out.print(f"running: {beat.get('doing')}, {beat.get('runs')} runs so far")
-        if beat.get("time_left_s") is not None:
-            out.print(f"time left: {span_text(beat['time_left_s'])}")
-    else:
-        out.print("not running" + (f"; last: {beat['reason']}" if beat.get("reason") else ""))
-    held = told["device"]
-    out.print(f"device: {'held, ' + str(held['purpose']) if held['held'] else 'free'}")
-    for name in ("stop", "halted"):
-        if told[name]:
-            out.print(f"{name}: {told[name]}")
-    for run_id in told["open_runs"]:
-        out.print(f"open run: {run_id}")
     return 0
 
 
@@ -211,7 +187,7 @@ def readjudicate(
         rule = Rule(delta_min=delta_min, useful=useful, guard=guard, n_max=n_max)
     except DecisionError as error:
         raise UsageError(str(error)) from error
-    opened = open_ledger(path)
+    opened = open_ledger(path, writing=True)
     try:
         # A rule may not change under a night that decides by another one.
         with lease.Lease.acquire(lease.daemon_path(path), "flywheel readjudicate"):
@@ -224,7 +200,7 @@ def readjudicate(
     out = console()
     for flip in flips:
         out.print(Text(f"D{flip.decision}  {flip.lever}: {flip.before} -> {flip.after}"))
-    out.print(f"{len(flips)} verdicts flip")
+    out.print("1 verdict flips" if len(flips) == 1 else f"{len(flips)} verdicts flip")
     return 0
 
 
@@ -306,45 +282,6 @@ def document_json(document: Document) -> dict[str, Any]:
     return body
 
 
-def status_json(path: Path) -> dict[str, Any]:
-    """The state of the loop as JSON."""
-    held = lease.holder(lease.daemon_path(path))
-    asked = stop.requested(path, None if held is None else held.identity)
-    told: dict[str, Any] = {
-        "ledger": str(path),
-        "running": held is not None,
-        "daemon": daemon.status(path),
-        "device": lease.describe(lease.device_path()),
-        "stop": None if asked is None else asked.reason,
-        "halted": None,
-        "open_runs": [],
-        "campaign": None,
-    }
-    if path.exists():
-        opened = open_ledger(path)
-        try:
-            with opened.reading() as connection:
-                view = views.load(connection)
-        finally:
-            opened.close()
-        told["open_runs"] = _open_runs(view)
-        if view.campaign is not None:
-            budget = view.budget(view.campaign.id)
-            told["halted"] = plan.halted(view, view.campaign)
-            told["campaign"] = {
-                "label": view.campaign.settings.label,
-                "tests": budget.tests,
-                "left": budget.left,
-                "promotions": budget.promotions,
-                "ended": view.campaign.ended,
-            }
-    return told
-
-
-def _open_runs(view: views.View) -> list[str]:
-    return [run.id for block in view.blocks() for run in block.runs if run.outcome is None]
-
-
 def _document(path: Path, levers: tuple[Lever, ...]) -> Document | None:
     """The report, or None while there is nothing to report on."""
     opened = open_ledger(path)
@@ -361,7 +298,7 @@ def _print_session(session: Session, wall_s: float) -> None:
     share = f"{session.engine_s / wall_s * 100:.1f} %" if wall_s > 0 else "-"
     console().print(
         Text(
-            f"{session.runs} runs in {span_text(wall_s)}, {share} of it in the engine. "
+            f"{count(session.runs, 'run')} in {span_text(wall_s)}, {share} of it in the engine. "
             f"Stopped: {sentence(session.reason)}"
         )
     )

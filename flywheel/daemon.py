@@ -1,40 +1,29 @@
 """Wires a night into a process: locks, signals, the beating status file, and the way out.
 
-APScheduler only ticks: the status file every few seconds, so that ``flywheel status`` and a person
-can tell a working daemon from a wedged one.  The loop itself is ``night``'s.
+The loop itself is ``night``'s.
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC
-from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from apscheduler.schedulers import background
-
-from flywheel import identity, stop
-from flywheel.attend import Wishes
+from flywheel import glance, identity, ready, stop
+from flywheel.beat import beating
 from flywheel.clock import Clock, utc_text
-from flywheel.display import Display
-from flywheel.errors import Refused
-from flywheel.files import dump, read_json, write_atomic
+from flywheel.display import STYLES, Display
+from flywheel.errors import LeaseBusy, Refused
+from flywheel.identity import Identity
 from flywheel.lease import Lease, daemon_path
-from flywheel.ledger.store import Ledger
+from flywheel.ledger.opening import open_for_writing
 from flywheel.lever import Lever
 from flywheel.night import Night
 from flywheel.order import Order, Session
-
-BEAT_S = 5.0
-
-
-def status_path(ledger: Path) -> Path:
-    """The status file of a ledger's daemon."""
-    return ledger.with_name(ledger.name + ".daemon.json")
+from flywheel.wishes import Wish, Wishes
 
 
 def run(
@@ -48,25 +37,58 @@ def run(
 
     Raises Refused (or LeaseBusy) without having changed anything.
     """
+    # Read before it is locked, so that a file that is no ledger is left alone altogether.
+    glance.history(order.ledger)
     with Lease.acquire(daemon_path(order.ledger), "flywheel run"):
+        _alone(order)
         stop.clear(order.ledger)
         asked = stop.requested(order.ledger)
         if asked is not None:
             raise Refused(f"{asked.reason}; remove it to run.")
         deadline_s = None if order.budget_s is None else clock.monotonic_s() + order.budget_s
         wishes = Wishes(order.ledger, clock, deadline_s=deadline_s)
-        ledger = Ledger.open(order.ledger)
         try:
-            night = Night(order, ledger, levers, clock=clock, display=display, wishes=wishes)
-            with _signals(wishes, display), _beating(night):
-                return night.run()
+            with _signals(wishes):
+                return _night(order, levers, clock, display, wishes)
         finally:
-            ledger.close()
-            stop.clear(order.ledger)
+            with contextlib.suppress(OSError):
+                stop.clear(order.ledger)
+
+
+def _night(
+    order: Order, levers: Sequence[Lever], clock: Clock, display: Display, wishes: Wishes
+) -> Session:
+    # To prove and to copy a large ledger takes its time.
+    opening = wishes.during(lambda: open_for_writing(order.ledger, now_utc=utc_text()))
+    if isinstance(opening, Wish):
+        return Session(utc_text(), reason=opening.reason, stopped=True)
+    for warning in opening.warnings:
+        display.say(warning, STYLES["void"])
+    try:
+        night = Night(
+            order, opening.ledger, levers, clock=clock, display=display, wishes=wishes,
+            ready=ready.tell,
+        )  # fmt: skip
+        with beating(night) as night.beat:
+            return night.run()
+    finally:
+        opening.ledger.close()
+
+
+def _alone(order: Order) -> None:
+    """Refuse beside a daemon that lives although its lock can be had: its lock file was deleted."""
+    told = glance.daemon(order.ledger)
+    other = Identity.from_json(told.get("daemon"))
+    if told["alive"] and not told.get("ended") and other not in (None, identity.current()):
+        assert other is not None
+        raise LeaseBusy(
+            f"process {other.pid} (flywheel run, since {told.get('started_utc')}) works on this "
+            "ledger, although its lock file is gone."
+        )
 
 
 @contextmanager
-def _signals(wishes: Wishes, display: Display) -> Iterator[None]:
+def _signals(wishes: Wishes) -> Iterator[None]:
     """First Ctrl-C or TERM: end the run and finish; second: leave at once.  HUP: go on."""
 
     def on_signal(signum: int, _frame: FrameType | None) -> None:
@@ -91,48 +113,3 @@ def _signals(wishes: Wishes, display: Display) -> Iterator[None]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-
-
-@contextmanager
-def _beating(night: Night) -> Iterator[None]:
-    """Keep the status file fresh while the night runs."""
-    path = status_path(night.order.ledger)
-
-    def beat() -> None:
-        write_atomic(path, dump(_status(night)))
-
-    # Ticks only: jobs live in memory, in UTC, and a missed tick is dropped, never replayed.
-    kind: Any = background.BackgroundScheduler
-    scheduler = kind(timezone=UTC)
-    scheduler.add_job(
-        beat, "interval", seconds=BEAT_S, max_instances=1, coalesce=True, misfire_grace_time=None
-    )
-    beat()
-    scheduler.start()
-    try:
-        yield
-    finally:
-        scheduler.shutdown(wait=True)
-        beat()
-
-
-def _status(night: Night) -> dict[str, Any]:
-    session = night.session
-    return {
-        "daemon": identity.current().to_json(),
-        "beat_utc": utc_text(),
-        "doing": night.doing,
-        "run": night.run_id,
-        "runs": session.runs,
-        "ok": session.ok,
-        "started_utc": session.started_utc,
-        "reason": session.reason or None,
-        "time_left_s": night.wishes.left_s(),
-    }
-
-
-def status(ledger: Path) -> dict[str, Any]:
-    """The status file, and whether the daemon that wrote it still lives."""
-    body = read_json(status_path(ledger)) or {}
-    daemon = identity.Identity.from_json(body.get("daemon"))
-    return {**body, "alive": identity.is_alive(daemon)}

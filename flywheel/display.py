@@ -35,7 +35,10 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that is on show; the loop replaces it whenever something changes."""
+    """Everything that is on show; the loop replaces it whenever something changes.
+
+    ``notes`` are the last lines that were said, of ``said`` in all.
+    """
 
     headline: str = "starting"
     lever: str = ""
@@ -49,11 +52,26 @@ class Scene:
     run_expected_s: float | None = None
     progress: Progress = field(default_factory=Progress)
     notes: tuple[str, ...] = ()
+    said: int = 0
 
 
 def plain(console: Console) -> bool:
     """Whether a live panel would be noise: no terminal, a dumb one, or a CI log."""
     return not console.is_terminal or bool(os.environ.get("CI")) or console.is_dumb_terminal
+
+
+@contextlib.contextmanager
+def _forgiven() -> Iterator[None]:
+    """Let nothing that goes wrong in drawing reach the loop: it is only the picture of it.
+
+    Not even SystemExit, with which rich answers a reader that closed the pipe.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except (Exception, SystemExit):
+        return
 
 
 class Display:
@@ -74,12 +92,16 @@ class Display:
             yield self
             return
         # No refresh thread: the loop draws at most once a second, which keeps it under 2 % CPU.
-        with Live(self.render(), console=self.console, auto_refresh=False, transient=True) as live:
+        live = Live(self.render(), console=self.console, auto_refresh=False, transient=True)
+        with _forgiven():
+            live.start()
             self._live = live
-            try:
-                yield self
-            finally:
-                self._live = None
+        try:
+            yield self
+        finally:
+            self._live = None
+            with _forgiven():
+                live.stop()
 
     def show(self, **changes: object) -> None:
         """Change parts of the scene and draw it if a second has passed."""
@@ -87,16 +109,17 @@ class Display:
         now = time.monotonic()
         if self._live is not None and now - self._drawn_s >= REFRESH_S:
             self._drawn_s = now
-            with contextlib.suppress(OSError):
+            with _forgiven():
                 self._live.update(self.render(), refresh=True)
 
     def say(self, text: str, style: str = "") -> None:
         """A line worth keeping: a launch, an ending, a refusal."""
         stamp = time.strftime("%H:%M:%S")
-        self.scene = replace(self.scene, notes=(*self.scene.notes, text)[-KEPT_LINES:])
+        notes = (*self.scene.notes, text)[-KEPT_LINES:]
+        self.scene = replace(self.scene, notes=notes, said=self.scene.said + 1)
         if self._quiet:
             return
-        with contextlib.suppress(OSError):
+        with _forgiven():
             self.console.print(Text(f"{stamp}  "), Text(text, style=style), sep="", end="\n",
                                soft_wrap=True)
 

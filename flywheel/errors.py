@@ -37,6 +37,18 @@ class LedgerVersionError(LedgerError):
     """The ledger was written by another version of flywheel than this one can read."""
 
 
+class LedgerBusy(LedgerError):  # noqa: N818
+    """Another process held the ledger's lock for longer than this one would wait."""
+
+    exit_code = 3
+
+
+class LedgerPlaceError(LedgerError):
+    """The ledger lies where it cannot be kept: read-only, or on a network file system."""
+
+    exit_code = 2
+
+
 class DecisionError(FlywheelError):
     """A decision was asked for that its evidence does not allow."""
 
@@ -55,6 +67,10 @@ class Refused(FlywheelError):  # noqa: N818
 
 class LeaseBusy(Refused):
     """The device or the ledger's daemon lock is held; the message names the holder."""
+
+
+class LeaseError(FlywheelError):
+    """A lock file cannot be opened or locked at all; nobody is known to hold it."""
 
 
 class LaunchError(FlywheelError):

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flywheel.files import dump, read_json, write_atomic
+from flywheel.files import dump, read_json, sync_folder, write_atomic
+from flywheel.guard.word import GuardWord
 from flywheel.identity import Identity
 
 FILE = "exit.json"
@@ -14,7 +15,12 @@ FILE = "exit.json"
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """The reaped status of an engine: ``status`` is its exit code, or None if a signal ended it."""
+    """The reaped status of an engine: ``status`` is its exit code, or None if a signal ended it.
+
+    ``stuck`` says that it could not be reaped at all, because SIGKILL did not end it.
+    ``suspended_s`` is how long the box slept during the run, ``wall_step_s`` how far its wall clock
+    was set in that time.  ``guard`` is None in a word from before there were guards.
+    """
 
     run_id: str
     status: int | None
@@ -32,6 +38,10 @@ class ExitStatus:
     engine: Identity | None
     supervisor: Identity | None
     error: str | None = None
+    stuck: bool = False
+    suspended_s: float = 0.0
+    wall_step_s: float = 0.0
+    guard: GuardWord | None = None
 
     @property
     def clean(self) -> bool:
@@ -44,6 +54,7 @@ class ExitStatus:
         for name in ("engine", "supervisor"):
             identity = getattr(self, name)
             value[name] = None if identity is None else identity.to_json()
+        value["guard"] = None if self.guard is None else self.guard.to_json()
         return value
 
     @classmethod
@@ -68,8 +79,21 @@ class ExitStatus:
         for name, kinds in shapes.items():
             if name not in value or type(value[name]) not in kinds:
                 return None
+        later: dict[str, tuple[type, ...]] = {
+            "stuck": (bool,),
+            "suspended_s": (float, int),
+            "wall_step_s": (float, int),
+        }
+        for name, kinds in later.items():
+            if name in value and type(value[name]) not in kinds:
+                return None
+        guard = GuardWord.from_json(value.get("guard"))
+        if guard is None and value.get("guard") is not None:
+            return None
         return cls(
             **{name: value[name] for name in shapes},
+            **{name: value[name] for name in later if name in value},
+            guard=guard,
             engine=Identity.from_json(value.get("engine")),
             supervisor=Identity.from_json(value.get("supervisor")),
         )
@@ -83,3 +107,4 @@ class ExitStatus:
     def write(self, run_dir: Path) -> None:
         """Leave the status in the run directory, whole."""
         write_atomic(run_dir / FILE, dump(self.to_json()))
+        sync_folder(run_dir)

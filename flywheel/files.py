@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 
-def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replace ``path`` by ``text`` so that a reader sees the old file or the new one, whole."""
+def write_atomic(path: Path, text: str, *, mode: int = 0o644, durable: bool = True) -> None:
+    """Replace ``path`` by ``text`` so that a reader sees the old file or the new one, whole.
+
+    A file that is not ``durable`` may be lost in a power cut, and costs the disk nothing now.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's names to the disk, so that a new file outlives a power loss."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Some network file systems have no such call for folders; they sync names by themselves.
+        with contextlib.suppress(OSError):
+            os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def create_whole(path: Path, text: str) -> bool:

@@ -1,59 +1,42 @@
-"""What the box looks like right now: psutil and NVML probes, every figure optional.
+"""What the box looks like right now: memory, disk, load, processor and devices.
 
-The only module that touches psutil and NVML.  A probe that fails is a missing figure, never an
-error: unified-memory boxes report no device memory, containers no process list.
+The only module that touches psutil.  A probe that fails is a missing figure, never an error.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import os
 import shutil
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil as _psutil
 
+from flywheel import cpu
+from flywheel.cpu import Cpu, cores
+from flywheel.device import Gpu, GpuProcess, gpus
+
 _T = TypeVar("_T")
-# Untyped packages, called for what they answer and never trusted for its shape.
+# An untyped package, called for what it answers and never trusted for its shape.
 psutil: Any = _psutil
 
-MEM_FLOOR_BYTES = 1 << 30
 DISK_FLOOR_BYTES = 256 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """A process that holds the device: pid, its name and its device memory where known."""
-
-    pid: int
-    name: str | None
-    used_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One device as NVML describes it."""
-
-    index: int
-    name: str | None
-    driver: str | None
-    mem_total_bytes: int | None
-    mem_used_bytes: int | None
-    sm_clock_mhz: int | None
-    temperature_c: int | None
-    power_w: float | None
-    busy_percent: int | None
-    throttle_bits: int | None
-    processes: tuple[GpuProcess, ...] | None
+LOAD_VARIABLE = "FLYWHEEL_MAX_LOAD"
+_PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+# A limit above this is no limit: version 1 writes a huge number for none.
+_UNLIMITED_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One look at the box."""
+    """One look at the box.
+
+    ``mem_available_bytes`` is the kernel's estimate, or what the cgroup leaves if that is less;
+    ``mem_reclaimable_bytes`` is page cache that could be dropped; ``pressure`` is the share of
+    the last ten seconds that some task waited for cpu, memory or io, in percent.
+    """
 
     load_1m: float | None
     cores: int | None
@@ -61,6 +44,11 @@ class Host:
     mem_available_bytes: int | None
     disk_free_bytes: int | None
     gpus: tuple[Gpu, ...]
+    mem_reclaimable_bytes: int | None = None
+    cgroup_limit_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    pressure: dict[str, float] = field(default_factory=dict)
+    cpu: Cpu = field(default_factory=Cpu)
 
     def to_json(self) -> dict[str, Any]:
         """The look as a JSON object."""
@@ -68,112 +56,108 @@ class Host:
 
 
 def _try(probe: Callable[[], _T]) -> _T | None:
-    """The probe's answer; None when the driver, the platform or a permission is missing."""
+    """The probe's answer; None when the platform or a permission is missing."""
     try:
         return probe()
-    except Exception:  # NVML raises a class per error code, psutil and the OS their own
+    except Exception:  # psutil and the OS raise their own
         return None
-
-
-def _process(pid: int, used: object) -> GpuProcess:
-    name = _try(lambda: str(psutil.Process(pid).name()))
-    return GpuProcess(pid, name, used if isinstance(used, int) else None)
-
-
-def _gpu(nvml: Any, index: int) -> Gpu | None:
-    handle = _try(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
-    if handle is None:
-        return None
-    memory = _try(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    running = _try(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    power = _try(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-    busy = _try(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-    return Gpu(
-        index=index,
-        name=_try(lambda: str(nvml.nvmlDeviceGetName(handle))),
-        driver=_try(lambda: str(nvml.nvmlSystemGetDriverVersion())),
-        mem_total_bytes=None if memory is None else int(memory.total),
-        mem_used_bytes=None if memory is None else int(memory.used),
-        sm_clock_mhz=_try(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
-        temperature_c=_try(
-            lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-        ),
-        power_w=None if power is None else power / 1000.0,
-        busy_percent=None if busy is None else int(busy.gpu),
-        throttle_bits=_try(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
-        processes=None
-        if running is None
-        else tuple(_process(int(one.pid), one.usedGpuMemory) for one in running),
-    )
-
-
-def gpus() -> tuple[Gpu, ...]:
-    """The devices that NVML shows; none when there is no driver."""
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-    except ImportError:
-        return ()
-    if _try(lambda: (nvml.nvmlInit(), True)) is None:
-        return ()
-    try:
-        count = _try(lambda: int(nvml.nvmlDeviceGetCount())) or 0
-        found = (_gpu(nvml, index) for index in range(count))
-        return tuple(gpu for gpu in found if gpu is not None)
-    finally:
-        with contextlib.suppress(Exception):
-            nvml.nvmlShutdown()
 
 
 def probe(folder: Path) -> Host:
     """One look at the box; ``folder`` says whose disk is meant."""
     memory = _try(psutil.virtual_memory)
+    swap = _try(psutil.swap_memory)
+    limit = cgroup_limit(_CGROUP, _PROC)
+    available = None if memory is None else int(memory.available)
+    if limit is not None and available is not None:
+        available = max(0, min(available, limit[0] - limit[1]))
     return Host(
         load_1m=_try(lambda: os.getloadavg()[0]),
         cores=cores(),
         mem_total_bytes=None if memory is None else int(memory.total),
-        mem_available_bytes=None if memory is None else int(memory.available),
+        mem_available_bytes=available,
         disk_free_bytes=_try(lambda: shutil.disk_usage(folder).free),
         gpus=gpus(),
+        mem_reclaimable_bytes=_try(lambda: _reclaimable(memory)),
+        cgroup_limit_bytes=None if limit is None else limit[0],
+        swap_total_bytes=None if swap is None else int(swap.total),
+        pressure=pressure(_PROC),
+        cpu=cpu.state(),
     )
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return _try(lambda: len(os.sched_getaffinity(0))) or os.cpu_count() or 1
+def _reclaimable(memory: Any) -> int:
+    """Free memory and page cache; what is shared counts as cache but cannot be dropped."""
+    return int(memory.free + memory.cached - memory.shared)
+
+
+def cgroup_limit(root: Path, proc: Path) -> tuple[int, int] | None:
+    """The tightest memory limit on this process and what is used under it, in bytes.
+
+    Page cache that the kernel would drop by itself is not counted as used.
+    """
+    found = []
+    for folder, limit_file, used_file, cache in _memory_groups(root, proc):
+        limit = _try(lambda f=folder / limit_file: int(f.read_text()))  # type: ignore[misc]
+        used = _try(lambda f=folder / used_file: int(f.read_text()))  # type: ignore[misc]
+        if limit is not None and used is not None and limit < _UNLIMITED_BYTES:
+            found.append((limit, max(0, used - _stat_of(folder / "memory.stat", cache))))
+    return min(found, key=lambda one: one[0] - one[1], default=None)
+
+
+def _memory_groups(root: Path, proc: Path) -> list[tuple[Path, str, str, str]]:
+    """Folders of this process's memory cgroup and of those above it, with their file names."""
+    text = _try(lambda: (proc / "self/cgroup").read_text()) or ""
+    groups = []
+    for line in text.splitlines():
+        _, controllers, path = ([*line.split(":", 2), "", ""])[:3]
+        if not controllers:
+            top, names = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            top = root / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        inner = top / path.lstrip("/")
+        # In a container the path is often the host's and does not exist: then the top stands.
+        chain = [one for one in (inner, *inner.parents) if one == top or top in one.parents]
+        groups += [(folder, *names) for folder in chain]
+    return groups
+
+
+def _stat_of(path: Path, name: str) -> int:
+    rows = (line.split() for line in (_try(lambda: path.read_text()) or "").splitlines())
+    return next((int(row[1]) for row in rows if len(row) == 2 and row[0] == name), 0)
+
+
+def pressure(proc: Path) -> dict[str, float]:
+    """Percent of the last ten seconds that some task was stalled, by resource; {} if unknown."""
+    found = {}
+    for name in ("cpu", "memory", "io"):
+        text = _try(lambda n=name: (proc / "pressure" / n).read_text()) or ""  # type: ignore[misc]
+        words = text.split()
+        if len(words) > 1 and words[0] == "some":
+            found[name] = float(words[1].partition("=")[2])
+    return found
 
 
 def load_limit(cores: int) -> float:
     """The one-minute load above which a run was not alone: the engine's own threads and as
-    many again twice over, since an idle desktop or a CI runner never sits at zero."""
-    return 3.0 * cores + 1.0
+    many again twice over, since an idle desktop or a CI runner never sits at zero.
+    ``FLYWHEEL_MAX_LOAD`` overrides it on a box that is always busy."""
+    asked = _try(lambda: float(os.environ[LOAD_VARIABLE]))
+    return asked if asked is not None and asked > 0 else 3.0 * cores + 1.0
 
 
-def refuses(
-    host: Host,
-    *,
-    own_pids: Collection[int] = (),
-    mem_floor_bytes: int = MEM_FLOOR_BYTES,
-    disk_floor_bytes: int = DISK_FLOOR_BYTES,
-    max_load: float | None = None,
-) -> str | None:
-    """Why no engine may be started on this box now, as one sentence; None when it may.
-
-    Pure.  Missing figures refuse nothing.
-    """
-    for gpu in host.gpus:
-        for process in gpu.processes or ():
-            if process.pid not in own_pids:
-                name = process.name or "an unknown program"
-                return f"process {process.pid} ({name}) is using GPU {gpu.index}."
-    for what, free, floor in (
-        ("memory", host.mem_available_bytes, mem_floor_bytes),
-        ("disk space", host.disk_free_bytes, disk_floor_bytes),
-    ):
-        if free is not None and free < floor:
-            return (
-                f"only {free / 2**30:.2f} GiB of {what} is free, and a run wants "
-                f"{floor / 2**30:.2f} GiB."
-            )
-    if max_load is not None and host.load_1m is not None and host.load_1m > max_load:
-        return f"the load of the last minute is {host.load_1m:.1f}, over {max_load:.1f}."
-    return None
+__all__ = [
+    "DISK_FLOOR_BYTES",
+    "Gpu",
+    "GpuProcess",
+    "Host",
+    "cgroup_limit",
+    "cores",
+    "gpus",
+    "load_limit",
+    "pressure",
+    "probe",
+]

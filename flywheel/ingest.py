@@ -24,6 +24,8 @@ BLOCKED_CODES = ("interrupted", "budget_spent", "never_started", "not_started", 
 _OUTCOMES = {
     "timeout": "timeout",
     "exit_signal": "killed",
+    "guard_killed": "killed",
+    "engine_stuck": "killed",
     "supervisor_lost": "killed",
     **dict.fromkeys(BLOCKED_CODES, "blocked"),
 }
@@ -47,16 +49,18 @@ def ingest(
     *,
     stopped_as: str = "interrupted",
     contamination: str | None = None,
+    contaminated_as: str = "foreign_process",
     evidence: dict[str, Any] | None = None,
 ) -> Ingested:
     """Read what a finished run left.
 
     ``stopped_as`` is the blocked code of a run that this loop ended; ``contamination`` says what
-    else was on the device while it ran.
+    spoilt its numbers from outside, and ``contaminated_as`` what that is called.
     """
     text = launch.log_text(run_dir)
     status = state.exit_status
-    outcome = _judge(run_dir, manifest, state, text, contamination)
+    spoilt = None if contamination is None else Refusal(contaminated_as, contamination)
+    outcome = _judge(run_dir, manifest, state, text, spoilt)
     refusal = outcome if isinstance(outcome, Refusal) else None
     if refusal is not None:
         refusal = _explain(run_dir, refusal, stopped_as)
@@ -85,7 +89,7 @@ def _judge(
     manifest: Manifest,
     state: launch.RunState,
     text: str,
-    contamination: str | None,
+    spoilt: Refusal | None,
 ) -> RunRecord | Refusal:
     if state.phase == "unclaimed":
         return Refusal("never_started", "no supervisor ever took the run")
@@ -98,8 +102,8 @@ def _judge(
     if isinstance(outcome, RunRecord):
         if _changed(text, state.exit_status):
             return Refusal("log_changed", "the log is not what it was when the run ended")
-        if contamination is not None:
-            return Refusal("foreign_process", contamination)
+        if spoilt is not None:
+            return spoilt
     return outcome
 
 

@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flywheel import identity
 from flywheel.errors import LaunchError
 from flywheel.exit_status import ExitStatus
-from flywheel.files import create_whole, dump, read_json, write_atomic
+from flywheel.files import create_whole, dump, read_json, sync_folder, write_atomic
 from flywheel.identity import Identity
 from flywheel.manifest import Manifest
 from flywheel.supervise import CLAIM_FILE, ENGINE_FILE, LOG_FILE, STDERR_FILE
@@ -54,12 +55,16 @@ def prepare(run_dir: Path, manifest: Manifest) -> None:
         run_dir.mkdir(parents=True, exist_ok=False)
         write_atomic(run_dir / CONFIG_FILE, dump(manifest.to_json()["config"]))
         manifest.write(run_dir)
+        sync_folder(run_dir)
+        sync_folder(run_dir.parent)
     except OSError as error:
         raise LaunchError(f"the run directory {run_dir} cannot be written: {error}.") from error
 
 
-def start(run_dir: Path, *, lease_fd: int | None = None) -> subprocess.Popen[bytes]:
-    """Start the supervisor in a session of its own; it alone inherits the lease."""
+def start(
+    run_dir: Path, *, lease_fd: int | None = None, lease_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start the supervisor in a session of its own; it alone inherits the lease (``Lease.fds``)."""
     root = Path(__file__).resolve().parent.parent
     environment = dict(os.environ)
     # The supervisor's code must come from here, whatever folder or worktree the engine runs in.
@@ -75,7 +80,7 @@ def start(run_dir: Path, *, lease_fd: int | None = None) -> subprocess.Popen[byt
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=() if lease_fd is None else (lease_fd,),
+                pass_fds=(*lease_fds, *(() if lease_fd is None else (lease_fd,))),
             )
     except OSError as error:
         raise LaunchError(f"the supervisor could not be started: {error}.") from error
@@ -113,8 +118,9 @@ def end(run_dir: Path, grace_s: float = 5.0) -> RunState:
     """End a run: its supervisor is asked to, and does; or, if it is lost, its group is ended."""
     state = look(run_dir)
     if state.phase == "running" and state.supervisor is not None:
-        if identity.is_alive(state.supervisor):
-            os.kill(state.supervisor.pid, signal.SIGTERM)
+        identity.send(state.supervisor, signal.SIGTERM)
+        # One that was stopped hears nothing before it goes on.
+        identity.send(state.supervisor, signal.SIGCONT)
         deadline = time.monotonic() + 2 * grace_s + 5.0
         while time.monotonic() < deadline:
             state = look(run_dir)

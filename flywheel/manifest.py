@@ -14,6 +14,7 @@ from typing import Any
 
 from flywheel.errors import RecordError
 from flywheel.files import dump, read_json, write_atomic
+from flywheel.guard.limits import Limits
 
 FILE = "manifest.json"
 PROTOCOL = 1
@@ -29,6 +30,7 @@ class Manifest:
     ``expected`` may pin ``checkpoint_sha256``, ``source_sha256``, ``suite_sha256`` or
     ``device_name`` as an earlier run of the same campaign saw them.  ``load_limit`` bounds the
     host's one-minute load throughout; ``heartbeat_gap_s`` the silence between two heartbeats.
+    ``guard`` holds the limits of the run's memory guard (``guard.limits``); None is no guard.
     """
 
     run_id: str
@@ -48,12 +50,18 @@ class Manifest:
     load_limit: float | None = None
     expected: Mapping[str, str] | None = None
     fingerprints: Mapping[str, str] | None = None
+    guard: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not _NONCE.match(self.nonce):
             raise RecordError("a manifest's nonce is 32 hexadecimal digits.")
         if not self.argv or not self.timeout_s > 0:
             raise RecordError("a manifest needs a command and a time limit above zero.")
+        if self.guard is not None:
+            try:
+                Limits.from_json(self.guard)
+            except ValueError as error:
+                raise RecordError(str(error)) from error
 
     @property
     def arm_names(self) -> tuple[str, ...]:
@@ -89,7 +97,7 @@ class Manifest:
         """The manifest as a JSON object."""
         value: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         value["argv"] = list(self.argv)
-        for name in ("config", "expected", "fingerprints"):
+        for name in ("config", "expected", "fingerprints", "guard"):
             if value[name] is not None:
                 value[name] = dict(value[name])
         return value

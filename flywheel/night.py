@@ -6,25 +6,32 @@ It owns the order of things and every effect between the plan and the ledger.  W
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel import best, host, identity, ingest, judge, launch, narrate, plan
-from flywheel.attend import Attended, Wish, Wishes, attend
+from flywheel import best, device, epoch, handover, ingest, judge, launch, narrate, pace, plan
+from flywheel.attend import Attended, attend
 from flywheel.clock import Clock, span_text, utc_text
 from flywheel.display import STYLES, Display
-from flywheel.errors import FlywheelError, LaunchError, LeaseBusy, LedgerError, Refused
-from flywheel.lease import Lease, device_path
-from flywheel.ledger import views
+from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError, Refused
+from flywheel.guarding import guard_of
+from flywheel.halting import Evidence, alarms, halt_sentence
+from flywheel.lease import Lease
+from flywheel.ledger import halts, takeovers, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.manifest import Manifest
-from flywheel.order import KINDS, Order, Session, plan_manifest, write_best
+from flywheel.order import BEST_FILE, KINDS, Order, Session, plan_manifest, write_best
 from flywheel.progress import Progress
+from flywheel.room import Room
+from flywheel.turn import Turn
+from flywheel.wishes import Wish, Wishes
 
-BLOCKED_LIMIT = 3
-ROOM_PATIENCE_S = 1800.0
+# A supervisor that left its word is gone in a moment; nothing depends on seeing it go.
+REAP_S = 1.0
 
 
 class Night:
@@ -39,6 +46,7 @@ class Night:
         clock: Clock,
         display: Display,
         wishes: Wishes,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         self.order = order
         self.ledger = ledger
@@ -46,32 +54,42 @@ class Night:
         self.clock = clock
         self.display = display
         self.wishes = wishes
+        self._ready = ready
+        self.beat: Callable[..., None] = lambda **_: None
         self.session = Session(utc_text(clock.now()))
         self.doing = "starting"
+        self.doing_since_utc = self.session.started_utc
         self.run_id: str | None = None
         self._lease: Lease | None = None
         self._fingerprints: dict[str, dict[str, str]] = {}
-        self._watch_device = False
+        self.turn = Turn(
+            order, self.session, wishes, clock, load_s=self._load_s, tell=self._tell
+        )
+        self.room = Room(order, self.session, wishes, clock, ledger=ledger, tell=self._tell)
+        self._entered: dict[str, Any] = {}
 
     # -- the whole night -------------------------------------------------------------------
 
     def run(self) -> Session:
         """Work until there is a reason to stop; the reason is in the session."""
         began_s = self.clock.monotonic_s()
+        self.ledger.may_wait = lambda: self.wishes.asked() is None
         try:
             with self.display.open():
-                wish = self._reconcile()
-                if wish is None:
-                    self._lease = self._take_device()
-                    self._declare()
-                    wish = self._loop()
+                wish = self._reconcile() or self._start() or self._loop()
                 self.session.reason = wish.reason
                 self.session.stopped = wish.code == "interrupted"
+        except LedgerBusy as error:
+            asked = self.wishes.asked()
+            if asked is None:
+                raise
+            self.session.reason = f"{asked.reason}, while another process held the ledger: {error}"
+            self.session.stopped = True
         finally:
             if self._lease is not None:
                 self._lease.release()
             self._write_best()
-            self.doing, self.run_id = "stopped", None
+            self._do("stopped", None)
         self.display.show(time_left_s=None)
         self.session.engine_s = min(
             self.session.engine_s, self.clock.monotonic_s() - began_s
@@ -80,7 +98,7 @@ class Night:
 
     def _loop(self) -> Wish:
         while True:
-            if (wish := self._between_runs()) is not None:
+            if (wish := self.turn.over() or self._halted()) is not None:
                 return wish
             step = plan.next_step(
                 self._view(),
@@ -88,10 +106,10 @@ class Night:
                 closing=self._closing(),
                 effective=self._effective(),
                 kinds=KINDS,
+                settled=self._settled(),
             )
             if isinstance(step, plan.Stop):
-                self.session.halted = step.halt
-                if "error budget" in step.reason and not step.halt:
+                if "error budget" in step.reason:
                     self._close_campaign(step.reason)
                 return Wish("done", step.reason, False)
             if isinstance(step, plan.PricedOut):
@@ -101,32 +119,13 @@ class Night:
             if (wish := self._block(step)) is not None:
                 return wish
 
-    def _between_runs(self) -> Wish | None:
-        """Every reason not to start another run now; waits out a closed window."""
-        while True:
-            if (wish := self.wishes.heard()) is not None:
-                return wish
-            limit = self.order.budget_runs
-            if limit is not None and self.session.runs >= limit:
-                return Wish("done", f"the budget of {limit} runs is spent", False)
-            if self.session.blocked_in_a_row >= BLOCKED_LIMIT:
-                self.session.failed = True
-                return Wish("done", f"{BLOCKED_LIMIT} runs in a row could not be run", False)
-            left_s = self.wishes.left_s()
-            if left_s is not None and left_s < self._load_s():
-                return Wish("done", "the time left is too short for another run", False)
-            window = self.order.window
-            if window is None or window.contains(self.clock.now()):
-                return None
-            self.doing = f"waiting for the window {window}"
-            self.display.show(headline=self.doing)
-            self.clock.sleep(1.0)
-
     # -- one block -------------------------------------------------------------------------
 
     def _block(self, step: plan.NextBlock) -> Wish | None:
-        judge.plan_block(self.ledger, step, now_utc=self._now())
         loads = step.loads()
+        if (wish := self._begin(step, len(loads))) is not None:
+            return wish
+        judge.plan_block(self.ledger, step, now_utc=self._now())
         self.display.show(
             headline=f"{step.purpose} · block {step.block_id}",
             lever=narrate.label(step),
@@ -135,48 +134,40 @@ class Night:
             budget=self._budget_text(),
         )
         for load in loads:
-            if (wish := self._between_loads(first=load is loads[0])) is not None:
+            if (wish := self._begin(step, 1)) is not None:
                 return wish
             verdict_or_wish = self._load(step, load)
             if isinstance(verdict_or_wish, Wish):
                 return verdict_or_wish
             if not verdict_or_wish:
+                self._pause(step.variant_id)
                 return None
         return None
 
-    def _between_loads(self, *, first: bool) -> Wish | None:
-        if not first and (wish := self.wishes.heard()) is not None:
-            return wish
-        return self._make_room()
+    def _begin(self, step: plan.NextBlock, loads: int) -> Wish | None:
+        """Wait for the hour and for room."""
+        return (
+            self.wishes.heard() or self.turn.wait(step.variant_id, loads) or self.room.wait()
+        )
 
-    def _make_room(self) -> Wish | None:
-        """Wait for memory, disk and device to be free; give up after half an hour."""
-        until_s = self.clock.monotonic_s() + ROOM_PATIENCE_S
-        told = False
-        while True:
-            look = host.probe(self.order.ledger.parent)
-            self._watch_device = bool(look.gpus)
-            refusal = host.refuses(look)
-            if refusal is None:
-                return None
-            if not told:
-                self.display.say(f"waiting: {refusal}", STYLES["void"])
-                told = True
-            if (wish := self.wishes.heard()) is not None:
-                return wish
-            if self.clock.monotonic_s() >= until_s or self.session.runs == 0:
-                self.session.failed = True
-                return Wish("done", refusal, False)
-            self.clock.sleep(2.0)
+    def _pause(self, variant_id: str) -> None:
+        """After a failure the next attempt waits, and after another one longer."""
+        view = self._view()
+        assert view.campaign is not None
+        failures = self.session.blocked_in_a_row or view.variant(variant_id).voids_in_a_row
+        self.turn.pause(variant_id, view.campaign.settings.pause_s(failures))
 
     def _load(self, step: plan.NextBlock, load: plan.Load) -> Wish | bool:
         """One engine run.  True: it was good; False: its block is void; a wish: stop."""
+        with self.ledger.reading() as connection:
+            guard = guard_of(connection, self.order)
+        known = self._fingerprints.get(step.block_id)
         manifest = plan_manifest(
-            self.order, step, load, self._fingerprints.get(step.block_id), now_utc=self._now()
+            self.order, step, load, known, now_utc=self._now(), guard=guard
         )
         run_dir = self.order.runs_dir / manifest.run_id
         judge.start_run(self.ledger, manifest, slot=load.slot, now_utc=self._now())
-        self.run_id, self.doing = manifest.run_id, f"{step.purpose}: {narrate.label(step)}"
+        self._do(f"{step.purpose}: {narrate.label(step)}", manifest.run_id)
         self.display.say(f"{manifest.run_id}  {self.doing}  ({step.why})")
         self.display.show(
             run=manifest.run_id,
@@ -184,6 +175,7 @@ class Night:
             run_expected_s=self._expected_s(),
             progress=Progress(),
         )
+        self._entered = {"room": self.room.enter()}
         attended = self._launch_and_attend(run_dir, manifest)
         return self._finish(run_dir, manifest, attended)
 
@@ -193,17 +185,20 @@ class Night:
             launch.prepare(run_dir, manifest)
             if self._lease is not None:
                 self._lease.tell(f"flywheel run, {manifest.run_id}", run_dir)
-            child = launch.start(run_dir, lease_fd=self._lease.fd if self._lease else None)
+            child = launch.start(run_dir, lease_fds=self._lease.fds if self._lease else ())
         except LaunchError as error:
             self.display.say(str(error), STYLES["void"])
             launch.disown(run_dir)
             return Attended(launch.RunState("unclaimed", None, None, None))
         attended = self._attend(run_dir, manifest, child)
         if attended.state is not None:
-            child.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(REAP_S)
         return attended
 
-    def _attend(self, run_dir: Path, manifest: Manifest, child: object = None) -> Attended:
+    def _attend(
+        self, run_dir: Path, manifest: Manifest, child: subprocess.Popen[bytes] | None = None
+    ) -> Attended:
         def show(progress: Progress) -> None:
             self.display.show(progress=progress, time_left_s=self.wishes.left_s())
 
@@ -211,9 +206,8 @@ class Night:
             run_dir,
             manifest,
             self.wishes,
-            child=child,  # type: ignore[arg-type]
+            child=child,
             show=show,
-            watch_device=self._watch_device,
             patience_s=self.order.patience_s,
         )
 
@@ -228,13 +222,23 @@ class Night:
                 "flywheel run enters it (flywheel stop --now ends it)"
             )
             return Wish(wish.code, reason, False)
-        got = ingest.ingest(
-            run_dir,
-            manifest,
-            attended.state,
-            stopped_as=wish.code if wish is not None else "interrupted",
-            contamination=attended.contamination,
-        )
+        state = attended.state
+
+        def read() -> ingest.Ingested:
+            return ingest.ingest(
+                run_dir,
+                manifest,
+                state,
+                stopped_as=wish.code if wish is not None else "interrupted",
+                contamination=attended.contamination,
+                contaminated_as=attended.contaminated_as,
+                evidence={**self._entered, "surroundings": attended.surroundings},
+            )
+
+        got = self.wishes.during(read)
+        if isinstance(got, Wish):
+            reason = f"{got.reason}; the next flywheel run enters run {manifest.run_id}"
+            return Wish(got.code, reason, False)
         entered = self._enter(manifest, got)
         self.run_id = None
         self._count(got)
@@ -287,7 +291,9 @@ class Night:
                 state = launch.look(run_dir)
                 words = {"running": "adopted, still running", "left": "found finished"}
                 self.display.say(f"{row.id}  {words.get(state.phase, 'found dead')}")
-                self.run_id, self.doing = row.id, "an adopted run"
+                self._do("an adopted run", row.id)
+                if state.phase == "running":
+                    self._ready()
                 outcome = self._finish(run_dir, manifest, self._attend(run_dir, manifest))
                 if isinstance(outcome, Wish):
                     return outcome
@@ -297,43 +303,56 @@ class Night:
         session.engine_s, session.blocked_in_a_row = 0.0, 0
         return None
 
-    def _take_device(self) -> Lease:
-        path = device_path()
-        lease = Lease.acquire(path, "flywheel run")
-        before = lease.previous
-        if before is not None and before.run_dir is not None:
-            state = launch.look(Path(before.run_dir))
-            if state.engine is not None and identity.group_members(state.engine):
-                lease.tell(f"left by {before.purpose}", Path(before.run_dir))
-                lease.release()
-                raise LeaseBusy(
-                    f"the device is still used by engine process {state.engine.pid} of "
-                    f"{before.run_dir}, whose supervisor is gone."
-                )
-        return lease
-
-    def _declare(self) -> None:
-        """Go on with the open campaign, or declare the one that this order asks for."""
-        view, order = self._view(), self.order
-        campaign = view.campaign
-        if campaign is not None and campaign.ended is None and not order.new_campaign:
-            same = campaign.settings == order.settings
-            halted = plan.halted(view, campaign)
-            if halted is not None:
-                self.session.halted = True
-                raise Refused(
-                    f"the campaign is halted: {halted}. Look at it, then declare a new one with "
-                    "flywheel run --new-campaign."
-                )
-            if same:
-                return
-            self._close_campaign(f"a campaign {order.settings.label} was declared")
-        elif campaign is not None and campaign.ended is None:
-            self._close_campaign("a new campaign was declared")
-        start = best.fold(view).config if campaign is not None else order.first_config
-        judge.open_campaign(
-            self.ledger, order.settings, start=dict(start), box=_box(), now_utc=self._now()
+    def _start(self) -> Wish | None:
+        """Take the device and go on with a campaign; Refused while a halt stands."""
+        self._write_best()
+        halted = self._halted()
+        if halted is not None:
+            raise Refused(halted.reason)
+        taken = handover.take(self.order.runs_dir, self.wishes, self.clock)
+        if isinstance(taken, Wish):
+            return taken
+        self._lease = taken
+        self._record_takeover(taken)
+        self._ready()
+        said = epoch.declare(
+            self.ledger, self._view(), self.order, self._settled(), now_utc=self._now()
         )
+        if said is not None:
+            self.display.say(f"a new campaign: the one before ended, {said}")
+        return None
+
+    def _record_takeover(self, taken: Lease) -> None:
+        """A lease that nobody gave back was taken: the history says from whom, and the proof."""
+        if (takeover := taken.takeover) is None:
+            return
+        self.display.say(f"the device was not given back by {takeover.previous}: {takeover.proof}")
+        takeovers.record(
+            self.ledger,
+            path=str(taken.path),
+            device=device.key(),
+            previous=takeover.previous.to_json(),
+            proof=takeover.proof,
+            now_utc=self._now(),
+        )
+
+    def _halted(self) -> Wish | None:
+        """Write down what must stop everything, and stop; a halt stands until it is resumed."""
+        view = self._view()
+        if view.campaign is not None and view.campaign.ended is None:
+            for alarm in alarms(view, view.campaign, self._settled()):
+                halts.halt(self.ledger, alarm.code, alarm.reason, alarm.run_id, self._now())
+        with self.ledger.reading() as connection:
+            standing = halts.standing(connection)
+        if not standing:
+            return None
+        self.session.halted = True
+        return Wish("halted", halt_sentence(standing[0].reason), False)
+
+    def _settled(self) -> frozenset[Evidence]:
+        """The evidence of every halt that was ever written down."""
+        with self.ledger.reading() as connection:
+            return halts.known(connection)
 
     def _close_campaign(self, reason: str) -> None:
         campaign = self._view().campaign
@@ -354,13 +373,21 @@ class Night:
         return utc_text(self.clock.now())
 
     def _load_s(self) -> float:
-        """What one more load takes, from the loads so far; nothing is known before the first."""
-        if self.session.runs == 0:
-            return 0.0
-        return plan.load_minutes(self._view()) * 60.0
+        """What one more load takes, from the loads so far; 0: nothing is known yet."""
+        return pace.load_s(self._view())
 
     def _expected_s(self) -> float | None:
         return self._load_s() or None
+
+    def _do(self, doing: str, run_id: str | None) -> None:
+        """Note what is being done, for the status file."""
+        self.doing, self.doing_since_utc, self.run_id = doing, self._now(), run_id
+        self.beat()
+
+    def _tell(self, waiting_for: str) -> None:
+        self._do(waiting_for, None)
+        self.display.show(headline=waiting_for)
+        self.display.say(waiting_for, STYLES["void"])
 
     def _closing(self) -> bool:
         """Whether what is left of the time is just enough to measure the best once more."""
@@ -388,10 +415,7 @@ class Night:
             found = best.fold(self._view())
         except LedgerError:
             return
-        write_best(found, self.order.ledger.parent, self.order.checkpoint)
-
-
-def _box() -> str:
-    look = host.probe(Path("/"))
-    names = [gpu.name for gpu in look.gpus if gpu.name]
-    return names[0] if names else f"cpu, {look.cores or '?'} cores"
+        try:
+            write_best(found, self.order.ledger.parent, self.order.checkpoint)
+        except OSError as error:
+            self.display.say(f"{BEST_FILE} could not be written: {error}", STYLES["void"])

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flywheel import host, launch, plan
 from flywheel.best import Best
@@ -19,6 +20,8 @@ BEST_FILE = "best.json"
 # What this loop can change between two arms; heads and patches need their own launch.
 KINDS = ("config",)
 HEARTBEAT_GAP_S = 15.0
+# STOP is honoured within two seconds, so an engine that is deaf to TERM has only one.
+GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,11 @@ class Order:
     budget_runs: int | None = None
     window: Window | None = None
     timeout_s: float = 1800.0
-    grace_s: float = 5.0
+    grace_s: float = GRACE_S
     command: tuple[str, ...] = launch.ENGINE_COMMAND
     cwd: Path = field(default_factory=Path.cwd)
     new_campaign: bool = False
-    patience_s: float = 5.0
+    patience_s: float = 1.0
     first_config: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -75,8 +78,12 @@ def plan_manifest(
     known: Mapping[str, str] | None,
     *,
     now_utc: str,
+    guard: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Everything needed to repeat one load; ``known``: fingerprints of the block's earlier ones."""
+    """Everything needed to repeat one load; ``known``: fingerprints of the block's earlier ones.
+
+    ``guard`` holds the limits of the run's memory guard; a run without them has none.
+    """
     nonce = new_nonce()
     slot = "" if step.hot else f".{load.slot}"
     run_id = f"r{step.block_id[1:]}{slot}-{secrets.token_hex(3)}"
@@ -112,6 +119,7 @@ def plan_manifest(
         heartbeat_gap_s=HEARTBEAT_GAP_S,
         load_limit=host.load_limit(host.cores()),
         fingerprints=dict(known) if known else None,
+        guard=guard,
     )
 
 

@@ -20,6 +20,9 @@ from flywheel.refusal import Refusal, RefusedLogError
 
 __all__ = ["Refusal", "parse"]
 
+# A box that sleeps cools down, drops its clocks and loses its device's state.
+SUSPENDED_LIMIT_S = 1.0
+
 _ANY_NONCE = re.compile(r"^@[0-9a-f]{32} ", re.MULTILINE)
 
 
@@ -62,10 +65,24 @@ def _exit_refusal(
         return Refusal("run_id_mismatch", f"the exit status belongs to run {status.run_id}")
     if status.error is not None:
         return Refusal("not_started", status.error)
+    guard = status.guard
+    if guard is not None and guard.trigger == "overtime":
+        return Refusal("timeout", f"the guard ended the run: {guard.reason}{also}")
+    if guard is not None and guard.verdict == "killed":
+        return Refusal("guard_killed", f"the memory guard ended the run: {guard.reason}{also}")
     if status.timed_out:
         return Refusal("timeout", f"the time limit of {manifest.timeout_s:g} s passed{also}")
     if status.stopped:
         return Refusal("stopped", f"the run was stopped on request{also}")
+    if manifest.guard is not None and (guard is None or guard.verdict != "left"):
+        why = "there is no word of it" if guard is None else guard.reason or guard.verdict
+        return Refusal("guard_lost", f"nobody guarded the memory to the end: {why}{also}")
+    if status.stuck:
+        return Refusal("engine_stuck", f"SIGKILL did not end the engine{also}")
+    if status.suspended_s > SUSPENDED_LIMIT_S:
+        return Refusal(
+            "suspended", f"the box slept for {status.suspended_s:.0f} s during the run{also}"
+        )
     if status.signal is not None:
         return Refusal("exit_signal", f"the engine was ended by signal {status.signal}{also}")
     if status.status != 0:

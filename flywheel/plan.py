@@ -8,24 +8,20 @@ one line that says why.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from scipy.special import stdtr
-
 from flywheel import best as best_of
-from flywheel.band import gain_fraction, log_gain, residuals
+from flywheel.band import log_gain
 from flywheel.best import Best
 from flywheel.eligible import Candidate, Ineligible, admit
+from flywheel.halting import Evidence, alarms, null_alarm
 from flywheel.ledger.rows import BlockRow, CampaignRow, VariantRow, View
 from flywheel.lever import KINDS, Lever, null_lever
 from flywheel.step import Load, NextBlock, PricedOut, Step, Stop
 
-# A null that misses zero this clearly is a fault of the box or of the method, not luck.
-NULL_ALARM = 5e-3
 DEFAULT_LOAD_MINUTES = 2.0
 BLOCKS_EXPECTED = 3
 
@@ -42,18 +38,20 @@ def next_step(
     closing: bool = False,
     effective: Mapping[str, Mapping[str, Any]] | None = None,
     kinds: Collection[str] = KINDS,
+    settled: Collection[Evidence] = (),
 ) -> Step:
     """The next thing to do.
 
     `effective` maps stored requested configurations to what the engine made of them (so that a
     lever at a default is recognised as being in the incumbent already). `closing` stops new
-    levers and only finishes with the headline measurement. Raises LedgerError without a campaign.
+    levers and only finishes with the headline measurement. `settled` is the evidence of halts that
+    were resumed. Raises LedgerError without a campaign.
     """
     best = best_of.fold(view)
     campaign = view.campaign
     assert campaign is not None
     mine = view.of_campaign(campaign.id)
-    if reason := halted(view, campaign):
+    if reason := halted(view, campaign, settled):
         return Stop(reason, halt=True)
     if (going := _unfinished(view, campaign, mine, best, closing)) is not None:
         return going
@@ -78,42 +76,12 @@ def next_step(
     return _lever_step(view, campaign, best, ready)
 
 
-def halted(view: View, campaign: CampaignRow) -> str | None:
+def halted(
+    view: View, campaign: CampaignRow, settled: Collection[Evidence] = ()
+) -> str | None:
     """Why no number of this campaign can be trusted any more; None while all is well."""
-    mine = view.of_campaign(campaign.id)
-    for variant in mine:
-        if variant.purpose == "canary" and variant.decision and variant.decision.promoted:
-            return f"canary {variant.id} was promoted: the box reads gains where there are none"
-        for block in variant.blocks:
-            if variant.purpose != "lever" and block.void_code == "gate_failed":
-                return (
-                    f"a gate failed on the {variant.purpose} block {block.id}: {block.void_detail}"
-                )
-            if block.void_code in ("ruler_changed", "incumbent_incorrect"):
-                return f"block {block.id}: {block.void_detail}"
-    nulls = [b for v in mine if v.purpose == "null" for b in v.measured]
-    if len(nulls) >= campaign.settings.calibration and (said := null_alarm(nulls)):
-        return said
-    return None
-
-
-def null_alarm(nulls: Sequence[BlockRow]) -> str | None:
-    """A sentence when null blocks do not read null (two-sided t, p < 0.005); None when they do.
-
-    The spread is that about their own mean: squares about zero would hide the very bias.
-    """
-    effects = [b.estimate.effect for b in nulls if b.estimate is not None]
-    n, mean = len(effects), math.fsum(effects) / len(effects)
-    own = math.fsum(r * r for r in residuals(effects))
-    if n < 2 or own <= 0:
-        return None
-    sd = math.sqrt(own / (n - 1))
-    if 2 * float(stdtr(n - 1, -abs(mean) * math.sqrt(n) / sd)) >= NULL_ALARM:
-        return None
-    return (
-        f"the null does not read null: {gain_fraction(-mean) * 100:+.2f} % over {n} blocks with a "
-        f"spread of {sd * 100:.2f} %"
-    )
+    found = alarms(view, campaign, settled)
+    return found[0].reason if found else None
 
 
 def _unfinished(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flywheel import identity
+from flywheel import host, identity, tenants
 from flywheel.errors import FlywheelError, Refused
 from flywheel.identity import Identity
 from flywheel.lease import Lease, device_path
@@ -85,6 +85,8 @@ class Server:
         """Take the lease and start the server; Refused when the device or the port is taken."""
         lease = Lease.acquire(lease_path or device_path(), f"flywheel serve on {address.url}")
         try:
+            if (other := tenants.before_launch(host.gpus())) is not None:
+                raise Refused(other)
             # A stale server on the port would answer for ours.
             if health(address, 0.5) is not None:
                 raise Refused(f"something already answers at {address.url}/health.")

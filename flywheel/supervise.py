@@ -1,14 +1,16 @@
 """The parent of one engine run: ``python -m flywheel.supervise RUNDIR``.
 
 It lives in a session of its own, so that no terminal, logout or daemon crash touches it; starts
-the engine in a process group of its own, reaps it, enforces the time limit on the whole group and
-leaves ``exit.json``.  It holds the device lease that it inherited until the group is empty.  It
-reads ``manifest.json`` and knows nothing of logs, levers or the ledger.  Standard library only.
+the guard, then the engine in a process group of its own, reaps it, enforces the time limit on all
+that came of it and leaves ``exit.json``.  It holds the device lease that it inherited until nobody
+of the run is left and, after a kill by the guard, the memory is back.  It reads ``manifest.json``
+and knows nothing of logs, levers or the ledger.  Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import select
@@ -16,19 +18,25 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flywheel import identity
 from flywheel.exit_status import ExitStatus
 from flywheel.files import create_whole, dump, read_json, write_atomic
+from flywheel.guard.link import GuardLink, GuardRefused
+from flywheel.guard.word import OFF, GuardWord
+from flywheel.identity import Identity
 
 CLAIM_FILE = "supervisor.json"
 ENGINE_FILE = "engine.json"
 LOG_FILE = "run.log"
 STDERR_FILE = "stderr.log"
 EXIT_WRITE_PATIENCE_S = 30.0
+# A process that SIGKILL does not end within this is in the kernel's hands, perhaps for ever.
+KILL_PATIENCE_S = 30.0
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def _utc() -> str:
@@ -56,6 +64,32 @@ class _Wakeup:
             os.read(self._reader, 4096)
 
 
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The kernel's clocks at one moment: only the boot clock runs while the box sleeps."""
+
+    monotonic_ns: int
+    boot_ns: int
+    wall_ns: int
+
+    @classmethod
+    def now(cls) -> Clocks:
+        """The clocks now."""
+        return cls(
+            time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time_ns()
+        )
+
+    def suspended_s(self, later: Clocks) -> float:
+        """How long the box slept between this moment and a later one."""
+        awake_ns = later.monotonic_ns - self.monotonic_ns
+        return round((later.boot_ns - self.boot_ns - awake_ns) / 1e9, 3)
+
+    def wall_step_s(self, later: Clocks) -> float:
+        """How far the wall clock was set between this moment and a later one."""
+        passed_ns = later.boot_ns - self.boot_ns
+        return round((later.wall_ns - self.wall_ns - passed_ns) / 1e9, 3)
+
+
 @dataclass(slots=True)
 class _Reaped:
     status: int | None = None
@@ -63,6 +97,7 @@ class _Reaped:
     peak_rss_bytes: int | None = None
     timed_out: bool = False
     stopped: bool = False
+    stuck: bool = False
 
 
 def _reap(child: subprocess.Popen[bytes]) -> _Reaped | None:
@@ -80,21 +115,33 @@ def _reap(child: subprocess.Popen[bytes]) -> _Reaped | None:
 
 
 def _watch(
-    child: subprocess.Popen[bytes], wakeup: _Wakeup, *, timeout_s: float, grace_s: float
+    child: subprocess.Popen[bytes],
+    wakeup: _Wakeup,
+    guard: GuardLink | None,
+    *,
+    timeout_s: float,
+    grace_s: float,
 ) -> _Reaped:
-    """Wait for the engine; TERM its group at the limit or on request, KILL after the grace."""
+    """Wait for the engine; TERM its group at the limit, on request or when nobody guards it any
+    more, KILL after the grace, and give up on one that not even that ends."""
     deadline = time.monotonic() + timeout_s
     kill_at: float | None = None
+    give_up_at = float("inf")
     timed_out = stopped = False
     while True:
         reaped = _reap(child)
+        now = time.monotonic()
+        if reaped is None and now >= give_up_at:
+            reaped = _Reaped(stuck=True)
         if reaped is not None:
             reaped.timed_out, reaped.stopped = timed_out, stopped
             return reaped
-        now = time.monotonic()
-        if kill_at is None and (wakeup.stop_asked or now >= deadline):
-            stopped, timed_out = wakeup.stop_asked, not wakeup.stop_asked
+        unguarded = guard is not None and guard.dead()
+        if kill_at is None and (wakeup.stop_asked or now >= deadline or unguarded):
+            stopped = wakeup.stop_asked
+            timed_out = now >= deadline and not stopped
             kill_at = now + grace_s
+            give_up_at = kill_at + KILL_PATIENCE_S
             # The child is not reaped, so its pid, and hence its group, cannot be anybody else's.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGTERM)
@@ -149,8 +196,60 @@ def _start(run_dir: Path, manifest: dict[str, Any]) -> subprocess.Popen[bytes]:
         )
 
 
-def supervise(run_dir: Path) -> int:
-    """Run one engine to its end; 0 when exit.json was left, 3 when the run is another's."""
+@dataclass(slots=True)
+class _Run:
+    """What the supervisor learns of its run."""
+
+    engine: Identity | None = None
+    reaped: _Reaped = field(default_factory=_Reaped)
+    leftovers: int = 0
+    empty: bool = True
+    guard: GuardWord | None = None
+    error: str | None = None
+
+
+def _run(
+    run_dir: Path, manifest: dict[str, Any], wakeup: _Wakeup, me: Identity, *, alone: bool
+) -> _Run:
+    """Guard, engine, end: the whole life of a run, up to the word that is left of it."""
+    run = _Run(guard=GuardWord(OFF))
+    link: GuardLink | None = None
+    try:
+        if manifest.get("guard") is not None:
+            link = GuardLink(run_dir, manifest)
+        child = _start(run_dir, manifest)
+    except (GuardRefused, OSError) as failure:
+        refused = isinstance(failure, GuardRefused)
+        run.error = str(failure) if refused else f"the engine could not be started: {failure}"
+        if link is not None:
+            link.end()
+        return run
+    # Not reaped yet, so the pid is the engine's even if it has died already.
+    run.engine = identity.of(child.pid, zombie=True)
+    grace_s = float(manifest.get("grace_s", 5.0))
+    if run.engine is not None:
+        with contextlib.suppress(OSError):
+            write_atomic(run_dir / ENGINE_FILE, dump(run.engine.to_json()))
+        if link is not None:
+            link.tell(run.engine, me, alone=alone)
+    run.reaped = _watch(
+        child, wakeup, link, timeout_s=float(manifest["timeout_s"]), grace_s=grace_s
+    )
+    if run.engine is not None:
+        root, spare = (me if alone else None), (os.getpid(), 0 if link is None else link.pid)
+        run.leftovers = len(identity.family(run.engine, root, spare))
+        run.empty = identity.end_family(run.engine, root, grace_s, spare=spare)
+    if link is not None:
+        run.guard = link.word()
+    return run
+
+
+def supervise(run_dir: Path, *, alone: bool = False) -> int:
+    """Run one engine to its end; 0 when exit.json was left, 3 when the run is another's.
+
+    ``alone`` says that this process leads a session that holds nothing but this run, so that
+    whatever is in that session or descends from this process may be ended with the run.
+    """
     manifest = read_json(run_dir / "manifest.json")
     if manifest is None:
         print(f"{run_dir}: no readable manifest.json", file=sys.stderr)
@@ -160,47 +259,39 @@ def supervise(run_dir: Path) -> int:
         print(f"{run_dir}: this run was already claimed", file=sys.stderr)
         return 3
     wakeup = _Wakeup()
-    started_ns, started_utc = time.monotonic_ns(), _utc()
-    error: str | None = None
-    engine: identity.Identity | None = None
-    leftovers, empty = 0, True
-    reaped = _Reaped()
-    try:
-        child = _start(run_dir, manifest)
-    except OSError as failure:
-        error = f"the engine could not be started: {failure}"
-    else:
-        # Not reaped yet, so the pid is the engine's even if it has died already.
-        engine = identity.of(child.pid, zombie=True)
-        if engine is not None:
-            with contextlib.suppress(OSError):
-                write_atomic(run_dir / ENGINE_FILE, dump(engine.to_json()))
-        grace_s = float(manifest.get("grace_s", 5.0))
-        reaped = _watch(child, wakeup, timeout_s=float(manifest["timeout_s"]), grace_s=grace_s)
-        if engine is not None:
-            session = os.getsid(0)
-            leftovers = len(identity.group_members(engine, session))
-            empty = identity.end_group(engine, grace_s, session)
+    began, started_utc = Clocks.now(), _utc()
+    run = _run(run_dir, manifest, wakeup, me, alone=alone)
     log_bytes, log_sha256 = _digest(run_dir / LOG_FILE)
+    ended = Clocks.now()
     status = ExitStatus(
         run_id=str(manifest.get("run_id")),
-        status=reaped.status,
-        signal=reaped.signal,
-        timed_out=reaped.timed_out,
-        stopped=reaped.stopped,
-        duration_ns=time.monotonic_ns() - started_ns,
+        status=run.reaped.status,
+        signal=run.reaped.signal,
+        timed_out=run.reaped.timed_out,
+        stopped=run.reaped.stopped,
+        duration_ns=ended.monotonic_ns - began.monotonic_ns,
         started_utc=started_utc,
         ended_utc=_utc(),
-        leftovers=leftovers,
-        group_empty=empty,
-        peak_rss_bytes=reaped.peak_rss_bytes,
+        leftovers=run.leftovers,
+        group_empty=run.empty,
+        peak_rss_bytes=run.reaped.peak_rss_bytes,
         log_bytes=log_bytes,
         log_sha256=log_sha256,
-        engine=engine,
+        engine=run.engine,
         supervisor=me,
-        error=error,
+        error=run.error,
+        stuck=run.reaped.stuck,
+        suspended_s=began.suspended_s(ended),
+        wall_step_s=began.wall_step_s(ended),
+        guard=run.guard,
     )
     return 0 if _leave(run_dir, status) else 1
+
+
+def _inherit_orphans() -> None:
+    """Become the parent of whatever the run's processes leave behind, so that it can be found."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def main() -> int:
@@ -208,7 +299,10 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m flywheel.supervise RUNDIR", file=sys.stderr)
         return 2
-    return supervise(Path(sys.argv[1]))
+    alone = os.getsid(0) == os.getpid()
+    if alone:
+        _inherit_orphans()
+    return supervise(Path(sys.argv[1]), alone=alone)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 failed, 2 asked for wrongly, 3 refused now (busy, halted, 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,18 +36,21 @@ JsonOption = Annotated[
 
 
 def ledger_path(path: Path) -> Path:
-    """The ledger's absolute path; its folder need not exist yet."""
-    return Path(os.path.abspath(path.expanduser()))
+    """The ledger's own absolute path, whatever links lead to it; it need not exist yet.
+
+    One file has one name here, because its locks, runs and STOP file lie beside it.
+    """
+    return path.expanduser().resolve()
 
 
-def open_ledger(path: Path) -> Ledger:
-    """The ledger at a path; UsageError when nothing is there."""
+def open_ledger(path: Path, *, writing: bool = False) -> Ledger:
+    """The ledger at a path, to be read unless `writing`; UsageError when nothing is there."""
     if not path.exists():
         raise UsageError(f"there is no ledger at {path}; flywheel run makes one.")
     # Imported here: the ledger brings SQLAlchemy, which `flywheel stop` can do without.
     from flywheel.ledger.store import Ledger
 
-    return Ledger.open(path, create=False)
+    return Ledger.open(path, create=False) if writing else Ledger.read(path)
 
 
 def console() -> Console:

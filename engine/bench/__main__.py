@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
+from engine import lease
 from engine.bench import machine, session
 from engine.bench.contest import Contestant, EngineContestant
 from engine.bench.peer import Peer, PeerMissing
@@ -24,7 +25,7 @@ from engine.bench.session import Question, Session, Step, Timed
 from engine.checkpoint import checkpoint_sha256
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.errors import ConfigError, EngineError
+from engine.errors import ConfigError, DeviceBusy, EngineError
 from engine.suite import ASSETS, Suite
 from engine.tokenizer import Tokenizer
 
@@ -49,13 +50,17 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print; exit status 2 and one sentence for what cannot be run."""
+    """Run and print; exit status 2 and one sentence for what cannot be run, 3 on a busy device."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     given = _parser().parse_args(argv)
     progress = _bar(Console(stderr=True))
     try:
-        with progress:
-            result = run(_options(given, argv), progress)
+        options = _options(given, argv)
+        with lease.held("engine.bench"), progress:
+            result = run(options, progress)
+    except DeviceBusy as error:
+        print(error, file=sys.stderr)
+        return 3
     except EngineError as error:
         print(error, file=sys.stderr)
         return 2

@@ -7,7 +7,8 @@ import sys
 
 import torch
 
-from engine.errors import EngineError
+from engine import lease
+from engine.errors import DeviceBusy, EngineError
 from engine.train.session import Options, Session
 
 
@@ -46,10 +47,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0 done, 2 refused with one sentence."""
+    """Exit code: 0 done; with one sentence, 2 refused, 3 the device is busy."""
     options = Options(**vars(parser().parse_args(arguments)))
     try:
-        Session(options).run()
+        with lease.held(f"engine.train {options.what}"):
+            Session(options).run()
+    except DeviceBusy as error:
+        print(f"engine.train: {error}", file=sys.stderr)
+        return 3
     except EngineError as error:
         print(f"engine.train: {error}", file=sys.stderr)
         return 2

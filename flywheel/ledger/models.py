@@ -2,6 +2,7 @@
 
     ruler, campaign, lever -> variant -> block_plan -> run -> run_end -> log, arm, measurement
                               variant -> block (the estimate) -> decision -> finding
+    run -> halt -> resume; takeover stands alone
 
 Every row names the row that it came from. A run gets a terminal row instead of an edited status,
 and only a run that ended `ok` can own a measurement, because a measurement's foreign key says so.
@@ -23,7 +24,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 OUTCOMES = ("ok", "void", "timeout", "killed", "blocked")
 PURPOSES = ("null", "canary", "lever", "anchor")
 
@@ -39,6 +40,11 @@ def _finite(*columns: str) -> list[CheckConstraint]:
     return [CheckConstraint(f"{c} IS NULL OR abs({c}) < 1e300") for c in columns]
 
 
+def _json(name: str) -> Column[str]:
+    """A column that holds one JSON document; `triggers` refuses any other text."""
+    return Column(name, Text, nullable=False, info={"json": True})
+
+
 def _table(name: str, *parts: Column[object] | CheckConstraint | object) -> Table:
     return Table(name, metadata, *parts, sqlite_strict=True)  # type: ignore[arg-type]
 
@@ -48,7 +54,7 @@ ruler = _table(
     Column("id", Integer, primary_key=True),
     Column("identity", Text, nullable=False, unique=True),
     Column("name", Text, nullable=False),
-    Column("fields", Text, nullable=False),
+    _json("fields"),
     Column("created_utc", Text, nullable=False),
 )
 
@@ -59,9 +65,9 @@ campaign = _table(
     Column("alpha", REAL, nullable=False),
     Column("gamma", REAL, nullable=False),
     Column("budget", Integer, nullable=False),
-    Column("settings", Text, nullable=False),
-    Column("first_config", Text, nullable=False),
-    Column("start_config", Text, nullable=False),
+    _json("settings"),
+    _json("first_config"),
+    _json("start_config"),
     Column("box", Text, nullable=False),
     Column("created_utc", Text, nullable=False),
     *_finite("alpha", "gamma"),
@@ -79,7 +85,7 @@ lever = _table(
     Column("identity", Text, primary_key=True),
     Column("name", Text, nullable=False),
     Column("kind", Text, nullable=False),
-    Column("change", Text, nullable=False),
+    _json("change"),
     Column("claim", Text, nullable=False),
     Column("falsify", Text, nullable=False),
     Column("predicted_gain", REAL, nullable=False),
@@ -98,8 +104,8 @@ variant = _table(
     Column("campaign_id", Integer, ForeignKey("campaign.id"), nullable=False),
     Column("lever_identity", Text, ForeignKey("lever.identity"), nullable=False),
     Column("purpose", Text, nullable=False),
-    Column("incumbent", Text, nullable=False),
-    Column("candidate", Text, nullable=False),
+    _json("incumbent"),
+    _json("candidate"),
     # A promotion made this incumbent; use_alter only breaks the cycle for the sort of tables.
     Column("from_decision", Integer, ForeignKey("decision.id", use_alter=True, name="made_by")),
     Column("predicted_gain", REAL, nullable=False),
@@ -129,7 +135,7 @@ run = _table(
     Column("id", Text, primary_key=True),
     Column("block_id", Text, ForeignKey("block_plan.id"), nullable=False),
     Column("slot", Integer, nullable=False),
-    Column("manifest", Text, nullable=False),
+    _json("manifest"),
     Column("created_utc", Text, nullable=False),
     CheckConstraint("slot BETWEEN 0 AND 3"),
     UniqueConstraint("block_id", "slot"),
@@ -145,7 +151,7 @@ run_end = _table(
     Column("started_utc", Text, nullable=False),
     Column("ended_utc", Text, nullable=False),
     Column("wall_ns", Integer, nullable=False),
-    Column("evidence", Text, nullable=False),
+    _json("evidence"),
     UniqueConstraint("run_id", "outcome"),
     _one_of("outcome", OUTCOMES),
     CheckConstraint("wall_ns >= 0"),
@@ -164,8 +170,8 @@ arm = _table(
     Column("run_id", Text, primary_key=True),
     Column("name", Text, primary_key=True),
     Column("outcome", Text, nullable=False),
-    Column("requested", Text, nullable=False),
-    Column("effective", Text, nullable=False),
+    _json("requested"),
+    _json("effective"),
     Column("fingerprint", Text, nullable=False),
     CheckConstraint("outcome = 'ok'"),
     ForeignKeyConstraint(["run_id", "outcome"], ["run_end.run_id", "run_end.outcome"]),
@@ -174,7 +180,7 @@ arm = _table(
 measurement = _table(
     "measurement",
     Column("id", Integer, primary_key=True),
-    Column("run_id", Text, nullable=False, index=True),
+    Column("run_id", Text, nullable=False),
     Column("outcome", Text, nullable=False),
     Column("arm", Text, nullable=False),
     Column("prompt", Text, nullable=False),
@@ -207,7 +213,7 @@ block = _table(
     Column("prompts", Integer, nullable=False),
     Column("loads", Integer, nullable=False),
     Column("tokens", Integer, nullable=False),
-    Column("categories", Text, nullable=False),
+    _json("categories"),
     Column("created_utc", Text, nullable=False),
     *_finite("effect", "contrast", "within_sd", "prompt_sd", "level_log_ms"),
     CheckConstraint("prompts > 0 AND loads IN (1, 4)"),
@@ -239,8 +245,8 @@ decision = _table(
     Column("test", Integer),
     Column("promotions_before", Integer, nullable=False),
     Column("rule_version", Text, nullable=False),
-    Column("rule", Text, nullable=False),
-    Column("details", Text, nullable=False),
+    _json("rule"),
+    _json("details"),
     Column("supersedes", Integer, ForeignKey("decision.id"), unique=True),
     Column("created_utc", Text, nullable=False),
     _one_of("ending", ("promoted", "rejected", "inconclusive", "void", "incorrect")),
@@ -259,19 +265,32 @@ finding = _table(
     Column("variant_id", Text, ForeignKey("variant.id"), nullable=False),
     Column("decision_id", Integer, ForeignKey("decision.id")),
     Column("sentence", Text, nullable=False),
-    Column("evidence", Text, nullable=False),
+    _json("evidence"),
     Column("created_utc", Text, nullable=False),
 )
 
+halt = _table(
+    "halt",
+    Column("id", Integer, primary_key=True),
+    Column("code", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("run_id", Text, ForeignKey("run.id")),
+    Column("created_utc", Text, nullable=False),
+)
 
-def triggers() -> list[str]:
-    """SQL that makes every table refuse to change or lose a row."""
-    out = []
-    for table in metadata.sorted_tables:
-        for verb in ("UPDATE", "DELETE"):
-            out.append(
-                f"CREATE TRIGGER {table.name}_no_{verb.lower()} BEFORE {verb} ON {table.name} "
-                f"BEGIN SELECT RAISE(ABORT, 'history is append-only: no {verb} on {table.name}'); "
-                "END"
-            )
-    return out
+resume = _table(
+    "resume",
+    Column("halt_id", Integer, ForeignKey("halt.id"), primary_key=True),
+    Column("why", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+)
+
+takeover = _table(
+    "takeover",
+    Column("id", Integer, primary_key=True),
+    Column("path", Text, nullable=False),
+    Column("device", Text, nullable=False),
+    _json("previous"),
+    Column("proof", Text, nullable=False),
+    Column("created_utc", Text, nullable=False),
+)

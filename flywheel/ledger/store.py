@@ -8,49 +8,89 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import sqlite3
+import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, text
+from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from flywheel.errors import LedgerError, LedgerVersionError
-from flywheel.ledger import models
+from flywheel.ledger import backup, integrity, migrations, models, place
+from flywheel.ledger.refusals import refusal
+from flywheel.ledger.triggers import triggers
 
-BUSY_TIMEOUT_MS = 30_000
-# A verdict that was reported must survive a power cut.
-SYNCHRONOUS = "FULL"
+# How long a lock is waited for, and how long without asking whether one still wants to wait.
+BUSY_PATIENCE_S = 30.0
+BUSY_SLICE_MS = 250
+# A verdict that was reported must survive a power cut, the removal of its journal included.
+SYNCHRONOUS = "EXTRA"
 # Marks the file as a ledger of ours, in SQLite's own header field for it.
 APPLICATION_ID = 0x464C5957
+_LARGEST = 2**63
 
 
 class Ledger:
-    """One ledger file. Open it with `Ledger.open`; it holds no connection while idle."""
+    """One ledger file: `Ledger.open` to append to it, `Ledger.read` to look at it."""
 
-    def __init__(self, path: Path, engine: Engine) -> None:
+    def __init__(self, path: Path, engine: Engine, *, writable: bool) -> None:
         self.path = path
         self._engine = engine
+        self._file = _inode(path) if writable else None
+        # Asked while another process holds the lock; False gives up with LedgerBusy at once.
+        self.may_wait: Callable[[], bool] = lambda: True
 
     @classmethod
     def open(cls, path: str | Path, *, create: bool = True) -> Ledger:
-        """Open the ledger, creating it when absent unless `create` is False.
+        """Open the ledger for appending, creating it when absent unless `create` is False.
+
+        A ledger of an older schema is copied into its folder of backups and brought up to date.
+        Raises LedgerError for a missing or foreign file, LedgerVersionError for a newer schema,
+        LedgerPlaceError where nothing can be kept, LedgerBusy when another process holds the lock.
+        """
+        path = Path(path)
+        if not path.exists() and not create:
+            raise _missing(path)
+        place.check(path)
+        if not path.exists():
+            _create(path)
+        ledger = cls(path, _file_engine(path), writable=True)
+        try:
+            ledger._bring_up_to_date()
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    @classmethod
+    def read(cls, path: str | Path) -> Ledger:
+        """Open the ledger to look at it; the file is left as it is, whatever its schema.
 
         Raises LedgerError for a missing or foreign file, LedgerVersionError for a newer schema.
         """
         path = Path(path)
-        if not path.exists() and not create:
-            raise LedgerError(f"there is no ledger at {path}; run `flywheel run` first")
-        if not path.parent.is_dir():
-            raise LedgerError(f"the folder of the ledger, {path.parent}, does not exist")
-        patience = {"timeout": BUSY_TIMEOUT_MS / 1000}
-        engine = create_engine(f"sqlite:///{path}", connect_args=patience)
-        event.listen(engine, "connect", _on_connect)
-        ledger = cls(path, engine)
-        ledger._migrate()
+        if not path.exists():
+            raise _missing(path)
+        ledger = cls(path, _file_engine(path), writable=False)
+        try:
+            with ledger.reading() as connection:
+                version = schema_version(connection, path)
+            if version < models.SCHEMA_VERSION:
+                ledger.close()
+                ledger._engine = _memory_engine(path)
+                with ledger._writing() as writer:
+                    _to_newest(writer.connection, version)
+        except BaseException:
+            ledger.close()
+            raise
         return ledger
 
     def close(self) -> None:
@@ -60,17 +100,28 @@ class Ledger:
     @contextmanager
     def transaction(self) -> Iterator[Writer]:
         """Append rows, all or none. Database refusals come out as LedgerError."""
+        if self._file is None:
+            raise LedgerError(f"{self.path} was opened to be read")
+        if _inode(self.path) != self._file:
+            raise LedgerError(
+                f"{self.path} was moved or replaced while it was in use; put it back, or start anew"
+            )
+        with self._writing() as writer:
+            yield writer
+
+    @contextmanager
+    def _writing(self) -> Iterator[Writer]:
         try:
             with self._engine.connect() as connection:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                self._patiently(connection, "BEGIN IMMEDIATE")
                 try:
                     yield Writer(connection)
+                    self._patiently(connection, "COMMIT")
                 except BaseException:
-                    connection.exec_driver_sql("ROLLBACK")
+                    _roll_back(connection)
                     raise
-                connection.exec_driver_sql("COMMIT")
         except DBAPIError as error:
-            raise LedgerError(f"{self.path} refused the entry: {error.orig}") from error
+            raise refusal(self.path, error, "written to") from error
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -79,57 +130,148 @@ class Ledger:
             with self._engine.connect() as connection:
                 connection.exec_driver_sql("BEGIN")
                 try:
+                    # The first read takes the lock that the rest of them share.
+                    self._patiently(connection, "SELECT 1 FROM sqlite_master LIMIT 1")
                     yield connection
                 finally:
-                    connection.exec_driver_sql("ROLLBACK")
+                    _roll_back(connection)
         except DBAPIError as error:
-            raise LedgerError(f"{self.path} cannot be read: {error.orig}") from error
+            raise refusal(self.path, error, "read") from error
 
-    def _migrate(self) -> None:
+    def _patiently(self, connection: Connection, statement: str) -> None:
+        """Run a statement that needs a lock; wait for the lock as long as one may."""
+        until_s = time.monotonic() + BUSY_PATIENCE_S
+        while True:
+            try:
+                connection.exec_driver_sql(statement).close()
+            except DBAPIError as error:
+                code = int(getattr(error.orig, "sqlite_errorcode", 0))
+                patient = time.monotonic() < until_s and self.may_wait()
+                if code & 0xFF != sqlite3.SQLITE_BUSY or not patient:
+                    raise
+            else:
+                return
+
+    def _bring_up_to_date(self) -> None:
         with self.reading() as connection:
-            empty = _is_empty(connection, self.path)
-        if not empty:
+            version = schema_version(connection, self.path)
+        if version == models.SCHEMA_VERSION:
             return
+        if version:
+            backup.keep_old(self.path, version)
         with self.transaction() as writer:
-            connection = writer.connection
-            # Another process may have created the tables while this one waited for the lock.
-            if _is_empty(connection, self.path):
-                models.metadata.create_all(connection)
-                for trigger in models.triggers():
-                    connection.exec_driver_sql(trigger)
-                connection.exec_driver_sql(f"PRAGMA user_version = {models.SCHEMA_VERSION}")
-                connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+            # Another process may have done it while this one waited for the lock.
+            version = schema_version(writer.connection, self.path)
+            _to_newest(writer.connection, version)
 
 
-def _is_empty(connection: Connection, path: Path) -> bool:
-    """Whether the file has no tables yet; raises unless it is a ledger that this version reads."""
-    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-    owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
-    tables = connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
-    _check_version(path, version, owner, tables)
-    return not tables
+def _missing(path: Path) -> LedgerError:
+    return LedgerError(f"there is no ledger at {path}; run `flywheel run` first")
 
 
-def _check_version(path: Path, version: int, owner: int, tables: int) -> None:
-    if version > models.SCHEMA_VERSION:
-        raise LedgerVersionError(
-            f"{path} has schema version {version}; this flywheel reads up to "
-            f"{models.SCHEMA_VERSION}: use the newer flywheel that wrote it"
-        )
-    if tables and (owner != APPLICATION_ID or version < 1):
-        raise LedgerError(f"{path} is an SQLite file, but not a ledger of flywheel")
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _roll_back(connection: Connection) -> None:
+    """End the transaction, unless SQLite has done so itself, as it does when a disk is full."""
+    raw = connection.connection.dbapi_connection
+    if raw is not None and raw.in_transaction:
+        connection.exec_driver_sql("ROLLBACK")
+
+
+def _file_engine(path: Path, mode: str = "rw") -> Engine:
+    """Connections to the file. Mode rw: a file that has gone is an error, never an empty one."""
+    return _engine(lambda: _connect(path, mode), QueuePool)
+
+
+def _memory_engine(path: Path) -> Engine:
+    """One connection to a private copy of the file in memory."""
+
+    def connect() -> sqlite3.Connection:
+        copy = sqlite3.connect(":memory:", check_same_thread=False)
+        with closing(_connect(path, "rw")) as file:
+            file.backup(copy)
+        return copy
+
+    return _engine(connect, StaticPool)
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_SLICE_MS / 1000, check_same_thread=False)
+
+
+def _engine(connect: Callable[[], sqlite3.Connection], pool: type[Pool]) -> Engine:
+    engine = create_engine("sqlite://", creator=connect, poolclass=pool)
+    event.listen(engine, "connect", _on_connect)
+    return engine
 
 
 def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
     # Autocommit at the driver: transactions begin where we say, not where Python guesses.
     connection.isolation_level = None
     for pragma in (
-        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        f"busy_timeout = {BUSY_PATIENCE_S * 1000:.0f}",
         "journal_mode = DELETE",
         "foreign_keys = ON",
         f"synchronous = {SYNCHRONOUS}",
+        f"busy_timeout = {BUSY_SLICE_MS}",
     ):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _create(path: Path) -> None:
+    """Put a new ledger under its name, whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    ledger = Ledger(path, _file_engine(part, "rwc"), writable=False)
+    try:
+        with ledger._writing() as writer:
+            _to_newest(writer.connection, 0)
+        ledger.close()
+        # The name is taken when another process was first; its ledger is as good.
+        with suppress(FileExistsError):
+            os.link(part, path)
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be created: {error.strerror}") from error
+    finally:
+        ledger.close()
+        for left in (part, part.with_name(part.name + "-journal")):
+            left.unlink(missing_ok=True)
+
+
+def schema_version(connection: Connection, path: Path) -> int:
+    """The file's schema version, 0 for a file without tables.
+
+    Raises LedgerError unless it is a ledger that this version of flywheel reads.
+    """
+    version = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+    owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+    tables = connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
+    if tables and (owner != APPLICATION_ID or version < 1):
+        raise LedgerError(f"{path} is an SQLite file, but not a ledger of flywheel")
+    if version > models.SCHEMA_VERSION:
+        raise LedgerVersionError(
+            f"{path} has schema version {version}; this flywheel reads up to "
+            f"{models.SCHEMA_VERSION}: use the newer flywheel that wrote it"
+        )
+    return version if tables else 0
+
+
+def _to_newest(connection: Connection, version: int) -> None:
+    """Make the tables, or bring those of an older version up, inside a transaction."""
+    if version:
+        migrations.migrate(connection, version, models.SCHEMA_VERSION)
+        return
+    models.metadata.create_all(connection)
+    for trigger in triggers():
+        connection.exec_driver_sql(trigger)
+    connection.exec_driver_sql(f"PRAGMA user_version = {models.SCHEMA_VERSION}")
+    connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
 class Writer:
@@ -187,19 +329,15 @@ def log_text(connection: Connection, run_id: str) -> str | None:
 
 
 def check_integrity(ledger: Ledger) -> None:
-    """Raise LedgerError unless SQLite finds the file whole and every reference in place."""
+    """Raise LedgerError unless the file, its references, its rules and its logs are whole."""
     with ledger.reading() as connection:
-        found = connection.execute(text("PRAGMA integrity_check")).scalars().all()
-        dangling = connection.execute(text("PRAGMA foreign_key_check")).all()
-        if found != ["ok"] or dangling:
-            raise LedgerError(f"{ledger.path} is damaged: {'; '.join(found)}")
-        for run_id, manifest in connection.execute(select(models.run.c.id, models.run.c.manifest)):
-            try:
-                json.loads(manifest)
-            except ValueError:
-                raise LedgerError(
-                    f"{ledger.path} is damaged: the manifest of run {run_id} is not JSON"
-                ) from None
+        found = integrity.problems(connection)
+        if not found:
+            found = integrity.damaged_documents(connection)
+        if found:
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            raise LedgerError(f"{ledger.path} is damaged: {found[0]}{more}")
+        for run_id in connection.execute(select(models.log.c.run_id)).scalars():
             log_text(connection, run_id)
 
 
@@ -209,5 +347,13 @@ def _stored(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping | list | tuple):
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        try:
+            return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except ValueError as error:
+            raise LedgerError(f"the ledger refused an entry: {error}") from error
+    if isinstance(value, float) and not math.isfinite(value):
+        # SQLite would store NaN as NULL, and nobody could tell it from a figure left out.
+        raise LedgerError(f"the ledger refused an entry: {value} is no measured number")
+    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        raise LedgerError(f"the ledger refused an entry: {value} does not fit in 64 bits")
     return int(value) if isinstance(value, bool) else value

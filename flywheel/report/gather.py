@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flywheel import best as best_of
 from flywheel import plan
 from flywheel.eligible import admit
-from flywheel.ledger import views
+from flywheel.ledger import halts, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import KINDS, Lever
 from flywheel.report.compose import best_runs, build
@@ -25,8 +25,13 @@ def gather(ledger: Ledger, levers: Sequence[Lever]) -> Document:
         best = best_of.fold(view)
         effective = views.effective_configs(connection)
         runs = {run for run, _ in best_runs(view, best)[:NEWEST]}
+        standing = halts.standing(connection)
+        settled = halts.known(connection) - {(one.code, one.run_id) for one in standing}
         measured = {run: views.measurements(connection, run) for run in runs}
-    step = plan.next_step(view, levers, effective=effective)
+    step = plan.next_step(view, levers, effective=effective, settled=settled)
+    if standing:
+        said = f"{standing[0].reason.rstrip('.')}; flywheel resume --why lifts it"
+        step = plan.Stop(said, halt=True)
     _, refused = admit(view, levers, best, effective, KINDS)
     notes = [r.reason for r in refused if "same change" in r.reason or "closed by" in r.reason]
     return build(view, next_step=describe(step), measured=measured, notes=notes)

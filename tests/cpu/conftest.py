@@ -20,6 +20,14 @@ torch.set_num_threads(1)
 Configure = Callable[..., EngineConfig]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A benchmark or a trainer of another worker is no reason to refuse one here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLYWHEEL_LEASE", str(tmp_path_factory.mktemp("device") / "device.lock"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Small tensors are slower on more threads, and the cores belong to others too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,10 +14,12 @@ import pytest
 import torch
 from checkpoints import QUICK, random_checkpoint
 
+from engine import lease
 from engine.bench.__main__ import main
 from engine.bench.contest import Sample
 from engine.bench.session import Question, Session, by_category, identical, speedup, summary
 from engine.bench.spread import Ratio, Spread, common_beginning, order
+from engine.train.__main__ import main as train
 
 ASSETS = Path(__file__).parents[2] / "engine" / "assets" / "tiny-v4"
 FAST = ["--prompts", "2", "--tokens", "12", "--repeats", "2", "--threads", "1"]
@@ -71,6 +74,17 @@ def test_all_three_are_timed_on_the_same_text(
     assert all(same == of for same, of in found["agreement"].values())
     assert found["peer_missing"] is None
     assert found["lines"][0]["weights_bytes"] < found["lines"][1]["weights_bytes"]
+
+
+def test_a_held_device_is_one_sentence_with_its_holder_and_status_three(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with lease.held("flywheel run"):
+        assert main(["--quick"]) == 3
+        assert train(["all", "--smoke"]) == 3
+    said = capsys.readouterr().err.splitlines()
+    assert all(f"process {os.getpid()} (flywheel run" in line for line in said)
+    assert len(said) == 2
 
 
 def test_without_transformers_one_sentence_and_the_rest(

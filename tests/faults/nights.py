@@ -21,7 +21,8 @@ from flywheel.lever import Lever
 from flywheel.night import Night
 from flywheel.order import Order
 
-SMALL = Settings(label="test", budget=8, calibration=2, anchor_blocks=1, canary_every=50)
+SMALL = Settings(label="test", budget=8, calibration=2, anchor_blocks=1, canary_every=50,
+                 backoff_s=(0.0,))  # fmt: skip
 
 
 def lever(field: str = "threads", value: object = 2, **fields: Any) -> Lever:
@@ -52,7 +53,7 @@ def order(root: Path, *options: str, **fields: Any) -> Order:
         "timeout_s": 30.0,
         "command": fake_command(*options),
         "cwd": root,
-        "patience_s": 0.5,
+        "patience_s": 0.2,
         **fields,
     }
     return Order(**body)

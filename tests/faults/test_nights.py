@@ -230,7 +230,7 @@ def test_an_orphaned_engine_of_another_ledger_keeps_the_device(tmp_path: Path) -
     launch.prepare(run_dir, manifest)
     with Lease.acquire(device_path(), "flywheel run") as lease:
         lease.tell("flywheel run", run_dir)
-        child = launch.start(run_dir, lease_fd=lease.fd)
+        child = launch.start(run_dir, lease_fds=lease.fds)
         state = wait_for(lambda: (s := launch.look(run_dir)).engine is not None and s)
     mine = order(tmp_path, budget_runs=1)
     try:

@@ -13,6 +13,7 @@ from test_parse import EXIT
 
 from flywheel import attend, host, identity, ingest, launch, stop
 from flywheel.attend import Wishes
+from flywheel.surroundings import Surroundings
 
 
 class FakeClock:
@@ -61,12 +62,12 @@ def test_an_unclaimed_run_is_taken_away(tmp_path: Path) -> None:
 
 
 def test_a_foreign_process_contaminates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     me = identity.current()
     running = launch.RunState("running", me, me, None)
     gpu = host.Gpu(0, "g", None, None, None, None, None, None, None, None,
                    (host.GpuProcess(2**22, "miner", None),))  # fmt: skip
-    monkeypatch.setattr(host, "gpus", lambda: (gpu,))
-    monkeypatch.setattr(attend, "DEVICE_POLL_S", 0.0)
+    around = Surroundings(every_s=0.0, gpus=lambda: (gpu,))
     monkeypatch.setattr(attend, "POLL_S", 0.05)
     looks = [running, running, running]
 
@@ -75,9 +76,11 @@ def test_a_foreign_process_contaminates(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(launch, "look", look)
     wishes = Wishes(tmp_path / "l.db", FakeClock())
-    done = attend.attend(tmp_path, manifest(), wishes, watch_device=True)
+    done = attend.attend(tmp_path, manifest(), wishes, around=around)
     assert done.contamination is not None
     assert "miner" in done.contamination
+    assert done.contaminated_as == "foreign_process"
+    assert done.surroundings["looks"] == 3
 
 
 def test_a_log_that_changed_or_was_contaminated_is_void(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from flywheel import cli, cli_levers, commands, suite
+from flywheel import cli, cli_levers, commands, glance, suite
 from flywheel.errors import FlywheelError, LeverError, UsageError
+from flywheel.ledger.store import Ledger
 from flywheel.terminal import finite, sentence
 
 
@@ -25,7 +26,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("run",), ("report",), ("serve",), ("status",), ("stop",), ("doctor",), ("best",),
+        ("run",), ("report",), ("serve",), ("status",), ("attach",), ("stop",),
+        ("resume",), ("doctor",), ("best",),
         ("levers", "list"), ("levers", "show"), ("levers", "add"),
         ("ledger", "rebuild"), ("ledger", "check"),
     ],
@@ -51,6 +53,12 @@ def test_every_command_explains_itself_with_an_example(
         (("run", "--suite", "nowhere.json"), 2, "no readable suite"),
         (("run", "--ledger", "no/where/ledger.db"), 2, "does not exist"),
         (("report",), 2, "there is no ledger"),
+        (("status",), 2, "there is no ledger"),
+        (("attach",), 2, "there is no ledger"),
+        (("stop",), 2, "there is no ledger"),
+        (("resume", "--why", "x"), 2, "there is no ledger"),
+        (("resume", "--why", " "), 2, "recorded"),
+        (("run", "--detach", "--ledger", "no/where/ledger.db"), 2, "does not exist"),
         (("best",), 2, "there is no ledger"),
         (("serve",), 2, "there is no ledger"),
         (("ledger", "check"), 2, "there is no ledger"),
@@ -88,7 +96,7 @@ def test_unexpected_errors_have_codes_too(
         def broken(*_: object, error: BaseException = error, **__: object) -> int:
             raise error
 
-        monkeypatch.setattr(commands, "status", broken)
+        monkeypatch.setattr(glance, "status", broken)
         assert flywheel("status") == code
         assert capsys.readouterr().err.startswith("flywheel: ")
 
@@ -123,6 +131,7 @@ def test_a_lever_is_declared_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_status_and_stop_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    Ledger.open("ledger.db").close()
     assert flywheel("status", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert not told["running"]
@@ -132,11 +141,27 @@ def test_status_and_stop_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert flywheel("stop", "--now", "--json") == 0
     assert json.loads(capsys.readouterr().out)["said"] == "nothing is running"
     assert not Path("STOP").exists()
+    assert flywheel("attach") == 3
+    assert "no daemon runs" in capsys.readouterr().err
+    assert flywheel("resume", "--why", "nothing was wrong") == 0
+    assert "nothing was halted" in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_ledger_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("notes.txt").write_text("not a ledger")
+    Path("checkpoint").mkdir()
+    Path("checkpoint/config.json").write_text("{}")
+    for words in (("run", "--checkpoint", "checkpoint"), ("status",)):
+        assert flywheel(*words, "--ledger", "notes.txt") == 1
+        assert "not a" in capsys.readouterr().err
+    assert sorted(path.name for path in Path().iterdir()) == ["checkpoint", "notes.txt"]
 
 
 def test_the_environment_names_the_ledger(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name in ("elsewhere.db", "here.db"):
+        Ledger.open(tmp_path / name).close()
     monkeypatch.setenv("FLYWHEEL_LEDGER", str(tmp_path / "elsewhere.db"))
     assert flywheel("status", "--json") == 0
     assert json.loads(capsys.readouterr().out)["ledger"] == str(tmp_path / "elsewhere.db")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,36 @@ def test_a_follower_reads_only_what_is_new_and_only_its_own(tmp_path: Path) -> N
         stream.flush()
     assert follower.look() == Progress("points", 9, 4, 3)
     assert follower.progress.share == 1.0
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(5, "EIO"),
+                                   ValueError("I/O operation on closed file")])  # fmt: skip
+def test_a_display_that_breaks_never_stops_the_loop(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(io.StringIO):
+        broken = False
+
+        def write(self, text: str) -> int:
+            if self.broken:
+                raise error
+            return super().write(text)
+
+        flush = write  # type: ignore[assignment]
+
+        def fileno(self) -> int:
+            raise io.UnsupportedOperation
+
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("flywheel.display.REFRESH_S", 0.0)
+    # What rich does for a reader that went away; the standard output of the tests stays.
+    monkeypatch.setattr(Console, "on_broken_pipe", lambda _: sys.exit(1))
+    output = Broken()
+    display = Display(terminal(output))
+    with display.open():
+        output.broken = True
+        display.show(headline="on")
+        display.say("into the void")
+    assert display.scene.headline == "on"
+    assert display.scene.notes == ("into the void",)
+    Display(Console(file=output)).say("plain lines too")

@@ -2,58 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from flywheel import host
-from flywheel.host import Gpu, GpuProcess, Host
+from flywheel.host import Host
 
 IDLE = Host(0.5, 2, 16 << 30, 8 << 30, 50 << 30, ())
-
-
-class Nvml:
-    """A driver that answers everything but memory, as a unified-memory box does."""
-
-    NVML_CLOCK_SM = 1
-    NVML_TEMPERATURE_GPU = 0
-
-    def __init__(self, broken: bool = False) -> None:
-        self.broken = broken
-        self.shut = False
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if self.broken:
-            raise RuntimeError("driver not loaded")
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.shut = True
-
-    def __getattr__(self, name: str) -> Any:
-        answers: dict[str, Any] = {
-            "nvmlDeviceGetCount": 2,
-            "nvmlDeviceGetHandleByIndex": "handle",
-            "nvmlDeviceGetName": "a GPU",
-            "nvmlSystemGetDriverVersion": "600.1",
-            "nvmlDeviceGetClockInfo": 1980,
-            "nvmlDeviceGetTemperature": 40,
-            "nvmlDeviceGetPowerUsage": 70_500,
-            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=3),
-            "nvmlDeviceGetComputeRunningProcesses": [
-                SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)
-            ],
-        }
-
-        def call(*_: object) -> Any:
-            if name not in answers:
-                raise RuntimeError("not supported")
-            return answers[name]
-
-        return call
 
 
 def test_this_box_can_be_looked_at(tmp_path: Path) -> None:
@@ -62,49 +18,43 @@ def test_this_box_can_be_looked_at(tmp_path: Path) -> None:
     assert look.disk_free_bytes
     assert host.cores() == look.cores
     assert look.to_json()["gpus"] is not None
+
+
+def test_the_load_limit_is_the_boxs_or_the_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLYWHEEL_MAX_LOAD", raising=False)
     assert host.load_limit(2) == 7.0
+    monkeypatch.setenv("FLYWHEEL_MAX_LOAD", "50")
+    assert host.load_limit(2) == 50.0
+    for wrong in ("lots", "-1", "nan"):
+        monkeypatch.setenv("FLYWHEEL_MAX_LOAD", wrong)
+        assert host.load_limit(2) == 7.0
 
 
-def test_a_driver_without_memory_figures_leaves_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = Nvml()
-    monkeypatch.setattr(importlib, "import_module", lambda _: nvml)
-    found = host.gpus()
-    assert len(found) == 2
-    gpu = found[0]
-    assert (gpu.name, gpu.driver, gpu.power_w, gpu.busy_percent) == ("a GPU", "600.1", 70.5, 3)
-    assert (gpu.mem_total_bytes, gpu.mem_used_bytes, gpu.throttle_bits) == (None, None, None)
-    assert gpu.processes is not None
-    assert gpu.processes[0].pid == os.getpid()
-    assert nvml.shut
+def group(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text + "\n")
 
 
-def test_no_driver_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib, "import_module", lambda _: Nvml(broken=True))
-    assert host.gpus() == ()
+def test_the_tightest_memory_limit_above_this_process_counts(tmp_path: Path) -> None:
+    root, proc = tmp_path / "cgroup", tmp_path / "proc"
+    group(proc / "self", cgroup="0::/user/box")
+    group(root, memory__max="max", memory__current="9")
+    group(root / "user", memory__max="4000", memory__current="3000",
+          memory__stat="inactive_file 500")  # fmt: skip
+    group(root / "user/box", memory__max="9000", memory__current="100")
+    assert host.cgroup_limit(root, proc) == (4000, 2500)
+    group(proc / "self", cgroup="3:cpu:/x\n4:memory:/somewhere/in/the/host\n0::/nowhere")
+    assert host.cgroup_limit(root, proc) is None
+    group(root / "memory", memory__limit_in_bytes="8000", memory__usage_in_bytes="1000",
+          memory__stat="cache 7\ntotal_inactive_file 400")  # fmt: skip
+    assert host.cgroup_limit(root, proc) == (8000, 600)
+    group(root / "memory", memory__limit_in_bytes="9223372036854771712")
+    assert host.cgroup_limit(root, proc) is None
+    assert host.cgroup_limit(tmp_path / "none", tmp_path / "none") is None
 
-    def missing(_: str) -> None:
-        raise ImportError
 
-    monkeypatch.setattr(importlib, "import_module", missing)
-    assert host.gpus() == ()
-
-
-def gpu_with(*processes: GpuProcess) -> Host:
-    gpu = Gpu(0, "a GPU", None, None, None, None, None, None, None, None, processes)
-    return Host(0.5, 2, 16 << 30, 8 << 30, 50 << 30, (gpu,))
-
-
-def test_what_keeps_a_run_from_starting_is_one_sentence() -> None:
-    assert host.refuses(IDLE) is None
-    assert host.refuses(Host(None, None, None, None, None, ())) is None
-    busy = gpu_with(GpuProcess(77, "python", 5))
-    assert host.refuses(busy) == "process 77 (python) is using GPU 0."
-    assert host.refuses(busy, own_pids=(77,)) is None
-    nameless = host.refuses(gpu_with(GpuProcess(78, None, None)))
-    assert nameless is not None
-    assert "an unknown program" in nameless
-    low = Host(0.5, 2, 16 << 30, 100, 50 << 30, ())
-    assert "of memory is free" in (host.refuses(low) or "")
-    full = Host(0.5, 2, 16 << 30, 8 << 30, 100, ())
-    assert "of disk space is free" in (host.refuses(full) or "")
-    assert "load of the last minute" in (host.refuses(IDLE, max_load=0.1) or "")
+def test_pressure_is_read_where_the_kernel_keeps_it(tmp_path: Path) -> None:
+    group(tmp_path / "pressure", cpu="some avg10=61.25 avg60=3.55\nfull avg10=0.00", io="garbage")
+    assert host.pressure(tmp_path) == {"cpu": 61.25}
+    assert host.pressure(tmp_path / "none") == {}

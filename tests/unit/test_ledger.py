@@ -14,7 +14,7 @@ from records import NOW, World, drive, lever
 from flywheel import judge
 from flywheel.campaign import QUICK
 from flywheel.errors import LedgerError, LedgerVersionError
-from flywheel.ledger import models, views
+from flywheel.ledger import halts, models, takeovers, views
 from flywheel.ledger.store import APPLICATION_ID, Ledger, check_integrity, log_text
 
 
@@ -34,6 +34,9 @@ def filled(ledger: Ledger) -> Ledger:
     world = World(effects, fails=lambda s: ("dead", "x") if s.number == 3 else None)
     drive(ledger, [lever()], world)
     judge.close_campaign(ledger, 1, "done", now_utc=NOW)
+    halts.halt(ledger, "test", "a fault", None, NOW)
+    halts.resume(ledger, "looked at it", NOW)
+    takeovers.record(ledger, path="d", device="cpu", previous={}, proof="gone", now_utc=NOW)
     return ledger
 
 
@@ -214,7 +217,7 @@ def test_a_ledger_opens_once_made_and_keeps_its_mark(ledger: Ledger) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
 def test_a_read_only_ledger_can_be_reported_on(filled: Ledger) -> None:
     filled.path.chmod(0o444)
-    with Ledger.open(filled.path).reading() as connection:
+    with Ledger.read(filled.path).reading() as connection:
         assert views.load(connection).campaign is not None
 
 

@@ -1,0 +1,40 @@
+"""Taking the device, also from a run of this ledger that is just letting go of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flywheel.clock import Clock
+from flywheel.errors import LeaseBusy
+from flywheel.lease import Lease, device_path, holder
+from flywheel.wishes import Wish, Wishes
+
+PURPOSE = "flywheel run"
+# A supervisor that has left its word, or whose run was taken from it, is gone within this time.
+PATIENCE_S = 15.0
+
+
+def take(runs_dir: Path, wishes: Wishes, clock: Clock) -> Lease | Wish:
+    """The device's lease; LeaseBusy names who has it.
+
+    A supervisor of this ledger's own runs, of which none is open any more, is waited for.
+    """
+    path = device_path()
+    until_s = clock.monotonic_s() + PATIENCE_S
+    was_free = False
+    while True:
+        try:
+            return Lease.acquire(path, PURPOSE)
+        except LeaseBusy:
+            held = holder(path)
+            # Free by now: it was let go of in this instant, or an orphan sits on the device.
+            ours = not was_free if held is None else _of(held.run_dir, runs_dir)
+            was_free = held is None
+            if not ours or clock.monotonic_s() >= until_s:
+                raise
+        if (wish := wishes.wait(0.2)) is not None:
+            return wish
+
+
+def _of(run_dir: str | None, runs_dir: Path) -> bool:
+    return run_dir is not None and Path(run_dir).resolve().parent == runs_dir.resolve()

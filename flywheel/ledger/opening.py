@@ -1,0 +1,52 @@
+"""The ledger at the start of a session of the loop: proved whole, then copied, then appended to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flywheel.errors import LedgerError
+from flywheel.ledger import backup, integrity
+from flywheel.ledger.backup import Backup
+from flywheel.ledger.store import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A ledger to append to. `warnings` are sentences about what could not be done for it."""
+
+    ledger: Ledger
+    backup: Backup | None
+    warnings: tuple[str, ...] = ()
+
+
+def open_for_writing(path: Path, *, now_utc: str) -> Opening:
+    """Open the ledger, or make it; prove that it is whole and copy it into its backups.
+
+    Raises LedgerError (see `Ledger.open`) and when the file, its references or its rules are
+    damaged. A copy that cannot be made is a warning: a full disk must not cost the night.
+    """
+    ledger = Ledger.open(path)
+    try:
+        with ledger.reading() as connection:
+            found = integrity.problems(connection, quick=True)
+        if found:
+            raise LedgerError(f"{path} is damaged: {found[0]}; {advice(path)}")
+        try:
+            return Opening(ledger, backup.back_up(path, now_utc))
+        except LedgerError as error:
+            return Opening(ledger, None, (f"no copy of the ledger was made: {error}",))
+    except BaseException:
+        ledger.close()
+        raise
+
+
+def advice(path: Path) -> str:
+    """What to do about a damaged ledger."""
+    there = backup.copies(path)
+    if not there:
+        return "`flywheel ledger rebuild --from runs/` makes it anew from the run directories"
+    return (
+        f"keep it, and go on with a copy: the newest is {there[-1]} "
+        "(`flywheel ledger verify --ledger` on it first)"
+    )
