@@ -31,6 +31,7 @@ class Manifest:
     ``device_name`` as an earlier run of the same campaign saw them.  ``load_limit`` bounds the
     host's one-minute load throughout; ``heartbeat_gap_s`` the silence between two heartbeats.
     ``guard`` holds the limits of the run's memory guard (``guard.limits``); None is no guard.
+    ``lineage`` says which campaign, lever and block the run belongs to (``lineage.to_json``).
     """
 
     run_id: str
@@ -51,6 +52,7 @@ class Manifest:
     expected: Mapping[str, str] | None = None
     fingerprints: Mapping[str, str] | None = None
     guard: Mapping[str, Any] | None = None
+    lineage: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not _NONCE.match(self.nonce):
@@ -97,7 +99,7 @@ class Manifest:
         """The manifest as a JSON object."""
         value: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         value["argv"] = list(self.argv)
-        for name in ("config", "expected", "fingerprints", "guard"):
+        for name in ("config", "expected", "fingerprints", "guard", "lineage"):
             if value[name] is not None:
                 value[name] = dict(value[name])
         return value

@@ -12,11 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel import best, device, epoch, handover, ingest, judge, launch, narrate, pace, plan
+from flywheel import (
+    best,
+    device,
+    entry,
+    epoch,
+    handover,
+    ingest,
+    judge,
+    launch,
+    narrate,
+    pace,
+    plan,
+)
 from flywheel.attend import Attended, attend
 from flywheel.clock import Clock, span_text, utc_text
 from flywheel.display import STYLES, Display
-from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError, Refused
+from flywheel.errors import LaunchError, LedgerBusy, LedgerError, Refused
 from flywheel.guarding import guard_of
 from flywheel.halting import Evidence, alarms, halt_sentence
 from flywheel.lease import Lease
@@ -163,8 +175,9 @@ class Night:
             guard = guard_of(connection, self.order)
         known = self._fingerprints.get(step.block_id)
         manifest = plan_manifest(
-            self.order, step, load, known, now_utc=self._now(), guard=guard
-        )
+            self.order, step, load, known, now_utc=self._now(), guard=guard,
+            campaign=self._view().campaign,
+        )  # fmt: skip
         run_dir = self.order.runs_dir / manifest.run_id
         judge.start_run(self.ledger, manifest, slot=load.slot, now_utc=self._now())
         self._do(f"{step.purpose}: {narrate.label(step)}", manifest.run_id)
@@ -239,6 +252,7 @@ class Night:
         if isinstance(got, Wish):
             reason = f"{got.reason}; the next flywheel run enters run {manifest.run_id}"
             return Wish(got.code, reason, False)
+        entry.leave(run_dir, got.end)
         entered = self._enter(manifest, got)
         self.run_id = None
         self._count(got)
@@ -250,24 +264,15 @@ class Night:
         return got.record is not None and entered.void is None
 
     def _enter(self, manifest: Manifest, got: ingest.Ingested) -> judge.Entered:
-        now = self._now()
         if got.record is not None and manifest.block_id is not None:
             known = self._fingerprints.setdefault(manifest.block_id, {})
             known.update({arm.name: arm.fingerprint for arm in got.record.header.arms})
-        try:
-            return judge.enter(
-                self.ledger, manifest.run_id, got.end, got.text, got.record, now_utc=now
-            )
-        except LedgerError:
-            raise
-        except (FlywheelError, ArithmeticError, ValueError) as error:
-            # A statistic that fails is no promotion; the run is kept as void, with the reason.
-            self.display.say(f"the judge refused {manifest.run_id}: {error}", STYLES["incorrect"])
-            end = judge.RunEnd(
-                "void", "judge_failed", f"{type(error).__name__}: {error}", got.end.started_utc,
-                got.end.ended_utc, got.end.wall_ns, got.end.exit_status, got.end.evidence,
-            )  # fmt: skip
-            return judge.enter(self.ledger, manifest.run_id, end, got.text, None, now_utc=now)
+        entered, complaint = entry.enter(
+            self.ledger, manifest.run_id, got, now_utc=self._now()
+        )
+        if complaint is not None:
+            self.display.say(complaint, STYLES["incorrect"])
+        return entered
 
     def _count(self, got: ingest.Ingested) -> None:
         session = self.session

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flywheel import host, launch, plan
+from flywheel import host, launch, lineage, plan
 from flywheel.best import Best
 from flywheel.campaign import QUICK, Settings
 from flywheel.clock import Window
 from flywheel.files import dump, write_atomic
+from flywheel.ledger.rows import CampaignRow
 from flywheel.lever import fingerprint
 from flywheel.manifest import Manifest, engine_config, new_nonce
 
@@ -78,11 +79,13 @@ def plan_manifest(
     known: Mapping[str, str] | None,
     *,
     now_utc: str,
+    campaign: CampaignRow | None = None,
     guard: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Everything needed to repeat one load; ``known``: fingerprints of the block's earlier ones.
 
-    ``guard`` holds the limits of the run's memory guard; a run without them has none.
+    With its ``campaign`` the manifest also says where in the history the run belongs. ``guard``
+    holds the limits of the run's memory guard; a run without them has none.
     """
     nonce = new_nonce()
     slot = "" if step.hot else f".{load.slot}"
@@ -119,6 +122,7 @@ def plan_manifest(
         heartbeat_gap_s=HEARTBEAT_GAP_S,
         load_limit=host.load_limit(host.cores()),
         fingerprints=dict(known) if known else None,
+        lineage=None if campaign is None else lineage.to_json(campaign, step),
         guard=guard,
     )
 

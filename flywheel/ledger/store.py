@@ -61,7 +61,8 @@ class Ledger:
             raise _missing(path)
         place.check(path)
         if not path.exists():
-            _create(path)
+            with suppress(FileExistsError):
+                make(path)
         ledger = cls(path, _file_engine(path), writable=True)
         try:
             ledger._bring_up_to_date()
@@ -225,17 +226,22 @@ def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _create(path: Path) -> None:
-    """Put a new ledger under its name, whole or not at all."""
+def make(path: Path, fill: Callable[[Writer], object] = lambda writer: None) -> None:
+    """Put a new ledger, filled in one transaction, under its name: whole, or not at all.
+
+    FileExistsError when the name is taken by then, as by another process that was first.
+    """
+    place.check(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     ledger = Ledger(path, _file_engine(part, "rwc"), writable=False)
     try:
         with ledger._writing() as writer:
             _to_newest(writer.connection, 0)
+            fill(writer)
         ledger.close()
-        # The name is taken when another process was first; its ledger is as good.
-        with suppress(FileExistsError):
-            os.link(part, path)
+        os.link(part, path)
+    except FileExistsError:
+        raise
     except OSError as error:
         raise LedgerError(f"{path} cannot be created: {error.strerror}") from error
     finally:

@@ -32,7 +32,8 @@ from flywheel.ruler import Ruler
 
 __all__ = [
     "BlockRow", "CampaignRow", "DecisionRow", "FindingRow", "RunRow", "VariantRow", "View",
-    "effective_configs", "load", "manifest", "measurements", "newest_campaign", "ruler_id",
+    "effective_configs", "levers", "load", "manifest", "measurements", "newest_campaign",
+    "ruler_id",
 ]
 
 
@@ -139,15 +140,20 @@ def _variants(
     blocks: Mapping[str, list[BlockRow]],
     standing: Mapping[str, DecisionRow],
 ) -> tuple[VariantRow, ...]:
-    levers = {r.identity: _lever(r) for r in connection.execute(select(models.lever))}
+    known = levers(connection)
     return tuple(
         VariantRow(
-            r.id, r.campaign_id, levers[r.lever_identity], r.purpose, json.loads(r.incumbent),
+            r.id, r.campaign_id, known[r.lever_identity], r.purpose, json.loads(r.incumbent),
             json.loads(r.candidate), r.from_decision, r.predicted_gain, r.why, r.created_utc,
             tuple(blocks.get(r.id, ())), standing.get(r.id),
         )
         for r in connection.execute(select(models.variant).order_by(models.variant.c.id))
     )
+
+
+def levers(connection: Connection) -> dict[str, Lever]:
+    """Every lever that was ever tried, by the identity that it is stored under."""
+    return {r.identity: _lever(r) for r in connection.execute(select(models.lever))}
 
 
 def _lever(row: Any) -> Lever:

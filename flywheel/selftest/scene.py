@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from flywheel import daemon, identity, judge, launch, stop
+from flywheel import daemon, epoch, identity, judge, launch, stop
 from flywheel.campaign import Settings
 from flywheel.clock import Clock, SystemClock, utc_text
 from flywheel.display import Display
@@ -34,7 +34,6 @@ from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.manifest import Manifest
-from flywheel.night import _box
 from flywheel.order import Order, Session, plan_manifest
 from flywheel.selftest import census
 from flywheel.selftest.engine.command import scripted
@@ -115,7 +114,7 @@ class Scene:
         if self.ledger.exists():
             return replace(step, new_variant=False, new_block=False)
         with self.opened() as ledger:
-            judge.open_campaign(ledger, SETTINGS, start={}, box=_box(), now_utc=utc_text())
+            judge.open_campaign(ledger, SETTINGS, start={}, box=epoch.box(), now_utc=utc_text())
             judge.plan_block(ledger, step, now_utc=utc_text())
         return step
 

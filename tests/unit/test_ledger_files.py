@@ -65,6 +65,13 @@ def fill(folder: Path, leaving: int = 0) -> None:
     os.truncate(ballast, max(0, ballast.stat().st_size - leaving))
 
 
+def begin(path: Path, now_utc: str = NOW) -> tuple[str, ...]:
+    """What a session of the loop does with its ledger first; returns what it said."""
+    opening = open_for_writing(path, now_utc=now_utc)
+    opening.ledger.close()
+    return opening.warnings
+
+
 def append_ruler(ledger: Ledger, name: str, size: int = 10) -> None:
     with ledger.transaction() as writer:
         fields = {"x": "y" * size}
@@ -193,13 +200,13 @@ def test_a_full_disk_gets_no_ledger_and_no_empty_file(tiny_disk: Path) -> None:
 def test_a_copy_that_finds_no_room_is_a_warning(tiny_disk: Path, path: Path) -> None:
     mine = Path(shutil.copy(path, tiny_disk / "ledger.db"))
     fill(tiny_disk, leaving=60_000)
-    opening = open_for_writing(mine, now_utc=NOW)
-    assert opening.backup is None
-    assert len(opening.warnings) == 1
-    assert "no copy of the ledger was made" in opening.warnings[0]
-    append_ruler(opening.ledger, "goes on")
-    opening.ledger.close()
+    (said,) = begin(mine)
+    assert "no copy of the ledger was made" in said
+    assert "disk is full" in said
     assert list(backup.folder(mine).iterdir()) == []
+    ledger = Ledger.open(mine)
+    append_ruler(ledger, "goes on")
+    ledger.close()
 
 
 def holder(path: Path, statement: str) -> subprocess.Popen[str]:
@@ -218,7 +225,8 @@ def holder(path: Path, statement: str) -> subprocess.Popen[str]:
 
 
 def test_a_locked_ledger_is_refused_as_busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "BUSY_TIMEOUT_MS", 100)
+    monkeypatch.setattr(store, "BUSY_PATIENCE_S", 0.2)
+    monkeypatch.setattr(store, "BUSY_SLICE_MS", 50)
     before = rulers(path)
     child = holder(path, "BEGIN EXCLUSIVE;")
     try:
@@ -316,7 +324,7 @@ def test_a_truncated_ledger_is_refused_and_kept(path: Path, part: float) -> None
     os.truncate(path, int(path.stat().st_size * part))
     before = path.read_bytes()
     with pytest.raises(LedgerError, match=r"damaged|not an SQLite"):
-        open_for_writing(path, now_utc=NOW)
+        begin(path)
     assert path.read_bytes() == before
     assert not backup.copies(path)
 
@@ -325,15 +333,15 @@ def test_a_truncated_ledger_is_refused_and_kept(path: Path, part: float) -> None
 def test_a_page_of_rubbish_is_found_at_the_start(path: Path, page: int) -> None:
     damage(path, page * 4096, 4096)
     with pytest.raises(LedgerError, match="damaged"):
-        open_for_writing(path, now_utc=NOW)
+        begin(path)
 
 
-def test_a_damaged_ledger_points_to_its_newest_copy(path: Path) -> None:
-    open_for_writing(path, now_utc=NOW).ledger.close()
+def test_a_damaged_ledger_points_to_its_copies_which_are_whole(path: Path) -> None:
+    begin(path)
     (copy,) = backup.copies(path)
     damage(path, 2 * 4096, 20_000)
     with pytest.raises(LedgerError, match=str(copy)):
-        open_for_writing(path, now_utc=NOW)
+        begin(path)
     whole = Ledger.read(copy)
     check_integrity(whole)
     whole.close()
@@ -351,19 +359,15 @@ def test_a_ledger_that_was_moved_away_gets_no_entries(path: Path) -> None:
 
 
 def test_a_session_begins_with_a_copy_unless_nothing_changed(path: Path) -> None:
-    first = open_for_writing(path, now_utc=NOW)
-    first.ledger.close()
-    assert first.backup is not None
-    assert first.backup.made
-    again = open_for_writing(path, now_utc=LATER)
-    assert again.backup == backup.Backup(first.backup.path, made=False)
-    append_ruler(again.ledger, "new")
-    again.ledger.close()
-    third = open_for_writing(path, now_utc=LATER)
-    third.ledger.close()
-    assert third.backup is not None
-    assert third.backup.made
-    assert rulers(third.backup.path) == rulers(first.backup.path) + 1
+    begin(path)
+    (first,) = backup.copies(path)
+    assert begin(path, LATER) == ()
+    assert backup.copies(path) == (first,)
+    ledger = Ledger.open(path)
+    append_ruler(ledger, "new")
+    ledger.close()
+    begin(path, LATER)
+    assert [rulers(copy) for copy in backup.copies(path)] == [rulers(path) - 1, rulers(path)]
 
 
 def test_only_the_newest_copies_are_kept(path: Path) -> None:

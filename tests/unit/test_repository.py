@@ -21,7 +21,7 @@ def flywheel(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_committed_ledger_is_whole() -> None:
-    done = flywheel("ledger", "check", "--ledger", str(LEDGER), "--json")
+    done = flywheel("ledger", "verify", "--ledger", str(LEDGER), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["whole"] is True
 
