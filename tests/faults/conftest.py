@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from boxes import Box
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +15,10 @@ def _own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The box of a test is shared, and how busy it is must not decide what a test finds.
     monkeypatch.setenv("FLYWHEEL_MAX_LOAD", "1000")
     monkeypatch.delenv("FLYWHEEL_LEDGER", raising=False)
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    made = Box(tmp_path)
+    yield made
+    made.clear()

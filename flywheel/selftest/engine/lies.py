@@ -117,7 +117,7 @@ LIES: dict[str, Lie] = {
     "unknown_event": Lie("memory", lambda b: [b, {**b, "event": "surprise"}]),
     # The end
     "counts": _counted("point"),
-    "event_count": _counted("events"),
+    "event_count": _bent("end", "counts", lambda n: {**n, "events": n["events"] + 2}),
     "token_sum": _bent("end", "tokens", lambda n: n + 1),
     "seal_missing": _missing("end"),
     "seal_wrong": _set("end", seal=sha("wrong")),
