@@ -15,7 +15,6 @@ import hashlib
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import identity
+from flywheel.child import Child
 from flywheel.exit_status import ExitStatus
 from flywheel.files import create_whole, dump, read_json, write_atomic
 from flywheel.guard.link import GuardLink, GuardRefused
@@ -82,12 +82,12 @@ class Clocks:
     def suspended_s(self, later: Clocks) -> float:
         """How long the box slept between this moment and a later one."""
         awake_ns = later.monotonic_ns - self.monotonic_ns
-        return round((later.boot_ns - self.boot_ns - awake_ns) / 1e9, 3)
+        return round((later.boot_ns - self.boot_ns - awake_ns) / 1e9, 3) + 0.0
 
     def wall_step_s(self, later: Clocks) -> float:
         """How far the wall clock was set between this moment and a later one."""
         passed_ns = later.boot_ns - self.boot_ns
-        return round((later.wall_ns - self.wall_ns - passed_ns) / 1e9, 3)
+        return round((later.wall_ns - self.wall_ns - passed_ns) / 1e9, 3) + 0.0
 
 
 @dataclass(slots=True)
@@ -100,13 +100,12 @@ class _Reaped:
     stuck: bool = False
 
 
-def _reap(child: subprocess.Popen[bytes]) -> _Reaped | None:
+def _reap(child: Child) -> _Reaped | None:
     """The child's end if it has ended; never blocks."""
     pid, word, usage = os.wait4(child.pid, os.WNOHANG)
     if pid == 0:
         return None
     code = os.waitstatus_to_exitcode(word)
-    child.returncode = code
     return _Reaped(
         status=code if code >= 0 else None,
         signal=-code if code < 0 else None,
@@ -115,7 +114,7 @@ def _reap(child: subprocess.Popen[bytes]) -> _Reaped | None:
 
 
 def _watch(
-    child: subprocess.Popen[bytes],
+    child: Child,
     wakeup: _Wakeup,
     guard: GuardLink | None,
     *,
@@ -180,20 +179,16 @@ def _leave(run_dir: Path, status: ExitStatus) -> bool:
             time.sleep(0.5)
 
 
-def _start(run_dir: Path, manifest: dict[str, Any]) -> subprocess.Popen[bytes]:
+def _hold(run_dir: Path, manifest: dict[str, Any]) -> Child:
+    """The engine's process, born but not let loose."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment.pop("FLYWHEEL_LEASE_FD", None)
-    with (run_dir / STDERR_FILE).open("ab") as stderr:
-        # close_fds is the default: the engine does not inherit the lease.
-        return subprocess.Popen(
-            manifest["argv"],
-            cwd=manifest["cwd"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stderr,
-            stderr=stderr,
-            process_group=0,
-        )
+    return Child(
+        manifest["argv"],
+        cwd=manifest["cwd"],
+        environment=environment,
+        output=(run_dir / STDERR_FILE).resolve(),
+    )
 
 
 @dataclass(slots=True)
@@ -217,21 +212,19 @@ def _run(
     try:
         if manifest.get("guard") is not None:
             link = GuardLink(run_dir, manifest)
-        child = _start(run_dir, manifest)
+        child = _hold(run_dir, manifest)
+        # Not reaped yet, so the pid is the engine's even if it has died already.
+        engine = identity.of(child.pid, zombie=True)
+        run.error = _release(run_dir, child, engine, link, me, alone=alone)
     except (GuardRefused, OSError) as failure:
         refused = isinstance(failure, GuardRefused)
         run.error = str(failure) if refused else f"the engine could not be started: {failure}"
+    if run.error is not None:
         if link is not None:
             link.end()
         return run
-    # Not reaped yet, so the pid is the engine's even if it has died already.
-    run.engine = identity.of(child.pid, zombie=True)
+    run.engine = engine
     grace_s = float(manifest.get("grace_s", 5.0))
-    if run.engine is not None:
-        with contextlib.suppress(OSError):
-            write_atomic(run_dir / ENGINE_FILE, dump(run.engine.to_json()))
-        if link is not None:
-            link.tell(run.engine, me, alone=alone)
     run.reaped = _watch(
         child, wakeup, link, timeout_s=float(manifest["timeout_s"]), grace_s=grace_s
     )
@@ -242,6 +235,28 @@ def _run(
     if link is not None:
         run.guard = link.word()
     return run
+
+
+def _release(
+    run_dir: Path,
+    child: Child,
+    engine: Identity | None,
+    link: GuardLink | None,
+    me: Identity,
+    *,
+    alone: bool,
+) -> str | None:
+    """Write down who the engine is, hand it to the guard, then let it loose; why it did not run.
+
+    In this order: whoever dies on the way, the engine is known to somebody or was never there.
+    """
+    if engine is not None:
+        with contextlib.suppress(OSError):
+            write_atomic(run_dir / ENGINE_FILE, dump(engine.to_json()))
+        if link is not None:
+            link.tell(engine, me, alone=alone)
+    failure = child.release()
+    return None if failure is None else f"the engine could not be started: {failure}"
 
 
 def supervise(run_dir: Path, *, alone: bool = False) -> int:

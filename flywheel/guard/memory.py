@@ -25,12 +25,13 @@ class BlindError(Exception):
     """The memory cannot be read; the sentence says why."""
 
 
-def available_of(text: bytes) -> int:
-    """``MemAvailable`` in bytes; BlindError when the text holds none."""
-    start = text.find(b"MemAvailable:")
-    words = text[start + 13 : start + 60].split(None, 2) if start >= 0 else []
+def available_of(text: bytes, name: bytes = b"MemAvailable:") -> int:
+    """A line of meminfo in bytes; BlindError when the text holds none."""
+    start = text.find(name)
+    value = start + len(name)
+    words = text[value : value + 48].split(None, 2) if start >= 0 else []
     if not words or not words[0].isdigit():
-        raise BlindError("there is no MemAvailable to read.")
+        raise BlindError(f"there is no {name.decode().rstrip(':')} to read.")
     return int(words[0]) * 1024
 
 
@@ -58,13 +59,18 @@ class _Group:
             raise
         self._max, self._current, self._stat = opened
 
+    def limit_bytes(self) -> int | None:
+        """The limit itself, or None without one."""
+        limit = os.pread(self._max, 32, 0).strip()
+        return int(limit) if limit.isdigit() else None
+
     def room_bytes(self) -> int | None:
         """What fits under the limit, or None without one."""
-        limit = os.pread(self._max, 32, 0).strip()
-        if not limit.isdigit():
+        limit = self.limit_bytes()
+        if limit is None:
             return None
         used = int(os.pread(self._current, 32, 0))
-        return max(0, int(limit) - used + file_pages_of(os.pread(self._stat, _STAT_BYTES, 0)))
+        return max(0, limit - used + file_pages_of(os.pread(self._stat, _STAT_BYTES, 0)))
 
 
 def group_folders(membership: str, root: Path) -> tuple[Path, ...]:
@@ -101,6 +107,14 @@ class HostMemory:
     def limits_seen(self) -> int:
         """How many cgroups with files of their own stand above this process."""
         return len(self._groups)
+
+    def total_bytes(self) -> int:
+        """The memory of the box, or of its tightest limit: what ``limits`` wants to know."""
+        total = available_of(os.pread(self._fd, _MEMINFO_BYTES, 0), b"MemTotal:")
+        for group in self._groups:
+            with contextlib.suppress(OSError):
+                total = min(total, group.limit_bytes() or total)
+        return total
 
     def read(self) -> int:
         """Available bytes now; BlindError when they cannot be read."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from flywheel import identity
 from flywheel.files import dump
-from flywheel.guard.limits import MB, MEMINFO, Limits, limits
+from flywheel.guard.limits import CGROUP, MB, MEMINFO, Limits, limits
 from flywheel.guard.link import GuardLink
 from flywheel.guard.memory import HostMemory
 from flywheel.guard.traces import Trace, traces
@@ -176,10 +176,8 @@ def play(folder: Path, chosen: Sequence[Trace]) -> tuple[Played, ...]:
 def idle(folder: Path, seconds: float) -> GuardWord:
     """A guard on this box's own memory, with nothing to do, for a while."""
     folder.mkdir(parents=True)
-    with open(MEMINFO, encoding="ascii") as stream:
-        total_bytes = int(stream.readline().split()[1]) * 1024
-    now_bytes = HostMemory(MEMINFO, "/sys/fs/cgroup").read()
-    chosen = limits(total_bytes, now_bytes)
+    memory = HostMemory(MEMINFO, CGROUP)
+    chosen = limits(memory.total_bytes(), memory.read())
     link = GuardLink(folder, write_manifest(folder, chosen))
     victim = subprocess.Popen(["sleep", str(seconds)], process_group=0)
     engine = identity.of(victim.pid)

@@ -48,10 +48,10 @@ class Gaps:
 
     def p99_s(self) -> float:
         """The gap that 99 in 100 do not exceed, to the millisecond above."""
-        left = self.count - self.count * 99 // 100
-        for place in range(_GAP_BINS - 1, -1, -1):
-            left -= self._bins[place]
-            if left <= 0 and self._bins[place]:
+        wanted = -(-self.count * 99 // 100)
+        for place, count in enumerate(self._bins):
+            wanted -= count
+            if count and wanted <= 0:
                 return min(self.worst_ns / 1e9, (place + 1) / 1000)
         return 0.0
 
