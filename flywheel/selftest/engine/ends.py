@@ -237,7 +237,7 @@ ENDS: dict[str, Ending] = {
     "grows": Ending("start", _grow),
     "file_limit": Ending("start", _file_limit),
     "daemonises": Ending("start", _daemonise),
-    "clock_back": Ending("middle", _clock(-3600.0)),
+    "clock_back": Ending("middle", _clock(-2.0)),
     "clock_forward": Ending("middle", _clock(+3600.0)),
     "seq_broken": Ending("middle", _skip_number),
     "truncated": Ending("last", _leave(0)),

@@ -41,7 +41,7 @@ def _wall_clock(step: timedelta, name: str, said: str) -> Fault:
 
 
 FAULTS = (
-    _fault("clock_back", "the engine's clock steps back an hour", "void", "clock_backwards"),
+    _fault("clock_back", "the engine's clock steps back two seconds", "void", "clock_backwards"),
     _fault("clock_forward", "the engine's clock steps forward an hour", "void", "heartbeat_gap"),
     _fault("heartbeat_gap", "no heartbeat for two minutes", "void", "heartbeat_gap"),
     _wall_clock(timedelta(days=-400), "wall_clock_back",

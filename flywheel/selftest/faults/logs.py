@@ -6,7 +6,7 @@ import random
 from functools import partial
 from pathlib import Path
 
-from flywheel import launch
+from flywheel import ingest, launch
 from flywheel.manifest import Manifest
 from flywheel.parse import parse
 from flywheel.record import RunRecord
@@ -55,32 +55,41 @@ def _parsed(text: bytes, manifest: Manifest) -> bool:
     return isinstance(read, RunRecord)
 
 
+def _ingested(run_dir: Path, text: bytes, manifest: Manifest) -> bool:
+    """Whether the run would count with this log, in the place of the one that the engine left."""
+    (run_dir / "run.log").write_bytes(text)
+    return ingest.ingest(run_dir, manifest, launch.look(run_dir)).record is not None
+
+
 def _cut_anywhere(scene: Scene) -> None:
     run_dir = scene.left()
     manifest, log = Manifest.read(run_dir), run_dir / "run.log"
     whole = log.read_bytes()
-    scene.expect(_parsed(whole, manifest), "the whole log was refused")
+    scene.expect(_ingested(run_dir, whole, manifest), "the whole log was refused")
     # The newline after the seal is no part of what is sealed.
-    lengths = range(max(1, len(whole) - TAIL_BYTES), len(whole) - 1)
-    taken = [length for length in lengths if _parsed(whole[:length], manifest)]
-    scene.expect(not taken, f"accepted when cut to {taken[:3]} of {len(whole)} bytes")
+    for length in range(max(1, len(whole) - TAIL_BYTES), len(whole) - 1):
+        taken = _parsed(whole[:length], manifest)
+        scene.expect(not taken, f"accepted when cut to {length} of {len(whole)} bytes")
     log.write_bytes(whole[: len(whole) - 2000])
     scene.resume()
 
 
 def _flipped(scene: Scene) -> None:
-    """A bit flipped in an event line; elsewhere it is prose, which counts for nothing."""
+    """The seal guards the events before it by itself, the supervisor's hash every byte."""
     run_dir = scene.left()
     manifest, log = Manifest.read(run_dir), run_dir / "run.log"
     whole = log.read_bytes()
-    first = whole.index(b"@" + manifest.nonce.encode())
+    mark = b"@" + manifest.nonce.encode()
+    first, sealed = whole.index(mark), whole.rindex(mark)
     dice = random.Random(20260101)
-    spoiled = b""
     for _ in range(FLIPS):
-        place, bit = dice.randrange(first, len(whole) - 1), 1 << dice.randrange(8)
+        place, bit = dice.randrange(len(whole)), 1 << dice.randrange(8)
         spoiled = whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :]
-        scene.expect(not _parsed(spoiled, manifest), f"accepted with byte {place} flipped")
-    log.write_bytes(spoiled)
+        taken = first <= place < sealed and _parsed(spoiled, manifest)
+        scene.expect(not taken, f"parsed with byte {place} flipped")
+        taken = _ingested(run_dir, spoiled, manifest)
+        scene.expect(not taken, f"accepted with byte {place} flipped")
+    log.write_bytes(whole[: sealed // 2] + b"#" + whole[sealed // 2 + 1 :])
     scene.resume()
 
 
