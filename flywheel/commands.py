@@ -21,7 +21,7 @@ from flywheel import best, cli_levers, daemon, doctor, launch, lease, serve, sui
 from flywheel.campaign import FULL, QUICK
 from flywheel.clock import SystemClock, Window, count, span_text, utc_text
 from flywheel.decide import Rule
-from flywheel.display import Display
+from flywheel.display import Display, forgiven
 from flywheel.errors import DecisionError, FlywheelError, UsageError
 from flywheel.ledger import rebuild, views
 from flywheel.lever import Lever
@@ -91,13 +91,15 @@ def run(
     session = daemon.run(order, levers, clock=clock, display=display)
     wall_s = clock.monotonic_s() - began_s
     document = _document(path, levers)
-    if json_:
-        report = {} if document is None else document_json(document)
-        emit({**report, "session": session_json(session, wall_s)})
-    else:
-        _print_session(session, wall_s)
-        if document is not None:
-            tables.render(document)
+    # A terminal that is gone by now takes nothing from what the night was worth.
+    with forgiven():
+        if json_:
+            report = {} if document is None else document_json(document)
+            emit({**report, "session": session_json(session, wall_s)})
+        else:
+            _print_session(session, wall_s)
+            if document is not None:
+                tables.render(document)
     if session.halted:
         return REFUSED
     nothing_good = session.runs > 0 and session.ok == 0 and not session.stopped

@@ -95,20 +95,25 @@ def _supply(folder: Path) -> tuple[bool | None, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Processor time of one process so far, in seconds, and its session."""
+    """Processor time of one process so far, in seconds, and its session.
+
+    ``reaped_s`` is that of its children that have ended, which the kernel keeps apart.
+    """
 
     name: str
     session: int
     cpu_s: float
+    reaped_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Processor time spent so far on the cores that this process may use."""
+    """Processor time spent so far on the ``cores`` that this process may use."""
 
     at_s: float
     busy_s: float
     by_pid: Mapping[int, Spent]
+    cores: int = 1
 
 
 def sample(proc: Path = _PROC) -> Sample | None:
@@ -121,7 +126,7 @@ def sample(proc: Path = _PROC) -> Sample | None:
     # user nice system idle iowait irq softirq steal: all but the two idle ones; guest time is
     # already part of user.  Stolen time is another guest's use of our cores.
     busy = sum(sum(map(int, row[1:4])) + sum(map(int, row[6:9])) for row in rows)
-    return Sample(time.monotonic(), busy / _TICKS_PER_S, _by_pid(proc))
+    return Sample(time.monotonic(), busy / _TICKS_PER_S, _by_pid(proc), len(rows))
 
 
 def _by_pid(proc: Path) -> dict[int, Spent]:
@@ -131,9 +136,8 @@ def _by_pid(proc: Path) -> dict[int, Spent]:
             name, fields = text[text.find("(") + 1 : text.rfind(")")], text[text.rfind(")") + 2 :]
             row = fields.split()
             if len(row) > 14:
-                # With the time of children that were waited for, which the kernel keeps apart.
-                ticks = sum(map(int, row[11:15]))
-                found[int(entry)] = Spent(name, int(row[3]), ticks / _TICKS_PER_S)
+                own, reaped = (sum(map(int, row[i : i + 2])) / _TICKS_PER_S for i in (11, 13))
+                found[int(entry)] = Spent(name, int(row[3]), own, reaped)
     return found
 
 
@@ -155,8 +159,9 @@ def by_others(before: Sample, after: Sample, own: Callable[[int, Spent], bool]) 
         then = before.by_pid.get(pid)
         spent_s = now.cpu_s - (then.cpu_s if then is not None else 0.0)
         if own(pid, now):
-            ours += spent_s
+            ours += spent_s + now.reaped_s - (then.reaped_s if then is not None else 0.0)
         elif then is not None and spent_s > most_s:
             busiest, most_s = f"process {pid} ({now.name})", spent_s
-    foreign_s = max(0.0, after.busy_s - before.busy_s - ours)
-    return Use(round(foreign_s / span_s, 3), busiest)
+    # The kernel counts in ticks, so a short span may come out a little over the whole.
+    foreign = (after.busy_s - before.busy_s - ours) / span_s
+    return Use(round(min(max(0.0, foreign), float(after.cores)), 3), busiest)

@@ -61,7 +61,7 @@ def plain(console: Console) -> bool:
 
 
 @contextlib.contextmanager
-def _forgiven() -> Iterator[None]:
+def forgiven() -> Iterator[None]:
     """Let nothing that goes wrong in drawing reach the loop: it is only the picture of it.
 
     Not even SystemExit, with which rich answers a reader that closed the pipe.
@@ -93,14 +93,14 @@ class Display:
             return
         # No refresh thread: the loop draws at most once a second, which keeps it under 2 % CPU.
         live = Live(self.render(), console=self.console, auto_refresh=False, transient=True)
-        with _forgiven():
+        with forgiven():
             live.start()
             self._live = live
         try:
             yield self
         finally:
             self._live = None
-            with _forgiven():
+            with forgiven():
                 live.stop()
 
     def show(self, **changes: object) -> None:
@@ -109,7 +109,7 @@ class Display:
         now = time.monotonic()
         if self._live is not None and now - self._drawn_s >= REFRESH_S:
             self._drawn_s = now
-            with _forgiven():
+            with forgiven():
                 self._live.update(self.render(), refresh=True)
 
     def say(self, text: str, style: str = "") -> None:
@@ -119,7 +119,7 @@ class Display:
         self.scene = replace(self.scene, notes=notes, said=self.scene.said + 1)
         if self._quiet:
             return
-        with _forgiven():
+        with forgiven():
             self.console.print(Text(f"{stamp}  "), Text(text, style=style), sep="", end="\n",
                                soft_wrap=True)
 

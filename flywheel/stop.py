@@ -52,11 +52,11 @@ def requested(ledger: Path, me: Identity | None = None) -> Stop | None:
             now = "now" in path.read_text(errors="replace").lower()
         except OSError:
             now = False
-        return Stop(now, True, f"the file {path} asks for it")
+        return Stop(now, True, f"the file {path} asks the loop to stop")
     daemon = Identity.from_json(body.get("daemon"))
     now = body.get("now") is True
     if daemon is None:
-        return Stop(now, True, f"the file {path} asks for it")
+        return Stop(now, True, f"the file {path} asks the loop to stop")
     if daemon != (me or identity.current()):
         return None
     return Stop(now, False, "flywheel stop --now" if now else "flywheel stop")

@@ -13,6 +13,9 @@ from flywheel.report.detail import Category, Detail
 from flywheel.report.document import Document, Row
 
 NARROW = 84
+# Under this width the table of categories goes without its spared columns.
+SLIM = 48
+SPARED = ("prompts", "plain")
 
 
 def render(document: Document, console: Console | None = None) -> None:
@@ -94,10 +97,14 @@ def _voids(out: Console, document: Document) -> None:
 def _detail(out: Console, detail: Detail) -> None:
     out.print(Text("the best configuration, from its own runs (pooled ratios)", style="bold"))
     table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for name in ("category", "prompts", "tau", "ms/token", "plain", "speedup"):
-        table.add_column(name, justify="left" if name == "category" else "right")
+    names = ("category", "prompts", "tau", "ms/token", "plain", "speedup")
+    # What does not fit would be squeezed to single letters; the HTML page has it all.
+    kept = [n for n, name in enumerate(names) if out.width >= SLIM or name not in SPARED]
+    for n in kept:
+        table.add_column(names[n], justify="left" if n == 0 else "right")
     for row in (*detail.categories, detail.total):
-        table.add_row(*category_cells(row))
+        cells = category_cells(row)
+        table.add_row(*(cells[n] for n in kept))
     out.print(table)
     for head, text in detail_lines(detail):
         _line(out, head, text)

@@ -35,6 +35,7 @@ class Box:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.started: list[subprocess.Popen[str]] = []
+        self.detached: list[identity.Identity | None] = []
         checkpoint(root / "checkpoint")
         (root / "suite.json").write_text(json.dumps(SUITE))
 
@@ -64,14 +65,16 @@ class Box:
         self.started.append(child)
         return child
 
-    def say(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    def say(
+        self, *words: str, ledger: Path | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         """A command to its end; in this process, which has loaded everything already."""
         out, err = io.StringIO(), io.StringIO()
         before = dict(os.environ)
         os.environ.update({**self.environment(), **more})
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                status = cli.main([*words, "--ledger", str(self.root / "ledger.db")])
+                status = cli.main([*words, "--ledger", str(ledger or self.root / "ledger.db")])
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -107,6 +110,9 @@ class Box:
             if child.poll() is None:
                 child.kill()
             child.communicate()
+        for daemon in self.detached:
+            if daemon is not None:
+                identity.end_group(daemon, 0.1)
         for state in self.states():
             for one in (state.supervisor, state.engine):
                 if one is not None:

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from harness import manifest_for, wait_for
 
 from flywheel import device, identity, launch, lease
 from flywheel.errors import LeaseBusy
+from flywheel.guard.limits import limits
 from flywheel.lease import Lease, device_path
 
 ROOT = Path(__file__).parents[2]
@@ -122,6 +124,38 @@ def test_a_supervisor_keeps_the_device_of_a_dead_daemon_even_without_the_file(
         child.wait()
     with Lease.acquire(device_path(), "another") as taken:
         assert taken.previous is None  # the file with the text was deleted
+
+
+def test_neither_engine_nor_guard_inherits_lock_or_witness(tmp_path: Path) -> None:
+    guard = limits(8 << 30).to_json()
+    manifest = manifest_for(tmp_path, options=("--fault", "hang"), guard=guard)
+    run_dir = tmp_path / "runs" / manifest.run_id
+    launch.prepare(run_dir, manifest)
+    with Lease.acquire(device_path(), "flywheel run") as held:
+        held.tell("flywheel run, r1", run_dir)
+        child = launch.start(run_dir, lease_fds=held.fds)
+        try:
+            wait_for(lambda: len(family(child.pid)) >= 3)
+            names = {str(device_path()), f"socket:[{lease.witness_inode(device_path())}]"}
+            holders = {pid for pid in family(child.pid) if names & open_files(pid)}
+            assert holders == {child.pid}
+        finally:
+            launch.end(run_dir, 0.5)
+            child.wait()
+
+
+def family(supervisor: int) -> list[int]:
+    """The supervisor and its children: the engine and the guard."""
+    return [supervisor, *(child.pid for child in psutil.Process(supervisor).children())]
+
+
+def open_files(pid: int) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
 
 
 def test_the_engine_and_the_loop_find_the_same_lock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_time_of_others_is_what_is_left_of_all() -> None:
     idle = {1: Spent("init", 1, 5.0)}
     then = {7: Spent("engine", 6, 10.0), 8: Spent("miner", 8, 1.0)}
     now = {7: Spent("engine", 6, 19.0), 9: Spent("thread", 6, 1.0), 8: Spent("miner", 8, 15.0)}
-    before, after = Sample(0.0, 100.0, idle | then), Sample(10.0, 125.0, idle | now)
+    before, after = Sample(0.0, 100.0, idle | then, 4), Sample(10.0, 125.0, idle | now, 4)
     used = cpu.by_others(before, after, lambda _, spent: spent.session == 6)
     assert used is not None
     assert used.cores == 1.5
@@ -54,6 +55,19 @@ def test_time_of_others_is_what_is_left_of_all() -> None:
     alone = cpu.by_others(before, after, lambda *_: True)
     assert alone is not None
     assert (alone.cores, alone.busiest) == (0.1, None)
+    single = Sample(0.0, 100.0, idle | then), Sample(10.0, 125.0, idle | now)
+    cramped = cpu.by_others(*single, lambda *_: False)
+    assert cramped is not None
+    assert cramped.cores == 1.0
+
+
+def test_children_that_ended_count_as_ours_but_make_nobody_the_busiest() -> None:
+    before = Sample(0.0, 0.0, {5: Spent("make", 5, 0.0), 6: Spent("engine", 6, 0.0)}, 4)
+    after = Sample(10.0, 30.0, {5: Spent("make", 5, 0.1, 9.0), 6: Spent("engine", 6, 1.0, 19.0)}, 4)
+    used = cpu.by_others(before, after, lambda pid, _: pid == 6)
+    assert used == cpu.Use(1.0, "process 5 (make)")
+    quiet = replace(after, by_pid={**after.by_pid, 5: Spent("make", 5, 0.0, 9.0)})
+    assert cpu.by_others(before, quiet, lambda pid, _: pid == 6) == cpu.Use(1.0, None)
 
 
 def test_a_real_process_is_seen_to_spend(tmp_path: Path) -> None:

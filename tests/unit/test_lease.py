@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -175,6 +176,17 @@ def test_a_lock_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(LeaseError, match="FLYWHEEL_LEASE") as refused:
         Lease.acquire(tmp_path / "file" / "device.lock", "x")
     assert refused.value.exit_code == 1
+
+
+def test_a_file_system_without_locks_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(LeaseError, match=r"refuses locks .No locks available.; let FLYWHEEL_LEASE"):
+        Lease.acquire(tmp_path / "device.lock", "x")
 
 
 def test_a_run_left_to_its_supervisor_is_named_by_its_folder(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def around(gpus: Sequence[Gpu] = (), samples: Sequence[Sample] = ()) -> Surround
 
 
 def test_a_quiet_run_leaves_ranges_and_no_contamination() -> None:
-    samples = [Sample(0.0, 0.0, {}), Sample(10.0, 3.0, {9: Spent("cron", 9, 3.0)}),
-               Sample(20.0, 63.0, {9: Spent("cron", 9, 63.0)})]  # fmt: skip
+    samples = [Sample(0.0, 0.0, {}, 8), Sample(10.0, 3.0, {9: Spent("cron", 9, 3.0)}, 8),
+               Sample(20.0, 63.0, {9: Spent("cron", 9, 63.0)}, 8)]  # fmt: skip
     quiet = around(samples=samples)
     for _ in range(3):
         quiet.look(RUNNING)
