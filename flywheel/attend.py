@@ -79,6 +79,7 @@ def attend(
         if (
             state.phase == "unclaimed"
             and (ending or now >= began + CLAIM_S or not _on_its_way(run_dir, child))
+            and not _unseen(run_dir, child)
             and launch.disown(run_dir)
         ):
             return Attended(launch.look(run_dir), wish if ending else None)
@@ -110,6 +111,11 @@ def _on_its_way(run_dir: Path, child: subprocess.Popen[bytes] | None) -> bool:
         and held.run_dir is not None
         and Path(held.run_dir).resolve() == run_dir.resolve()
     )
+
+
+def _unseen(run_dir: Path, child: subprocess.Popen[bytes] | None) -> bool:
+    """Whether our supervisor lives although the run's directory was deleted under it."""
+    return child is not None and child.poll() is None and not run_dir.is_dir()
 
 
 def _end(run_dir: Path, manifest: Manifest, wish: Wish | None) -> Attended:

@@ -20,16 +20,17 @@ ROLES = {
     "flywheel.supervise": "supervisor",
     "flywheel.guard": "guard",
     "flywheel.selftest.engine": "engine",
-    "flywheel": "daemon",
+    "flywheel.selftest.loop": "daemon",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Living:
-    """A live process of an experiment; ``role`` is what it was started as."""
+    """A live process of an experiment: what it was started as, and with which last argument."""
 
     identity: Identity
     role: str
+    argument: str
 
 
 def living(token: str) -> tuple[Living, ...]:
@@ -41,14 +42,14 @@ def living(token: str) -> tuple[Living, ...]:
             continue
         try:
             environment = Path(f"/proc/{entry}/environ").read_bytes()
-            words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace")
+            line = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
         if wanted not in environment.split(b"\0"):
             continue
-        who = identity.of(int(entry))
+        who, words = identity.of(int(entry)), line.rstrip("\0").split("\0")
         if who is not None:
-            found.append(Living(who, _role(words.split("\0"))))
+            found.append(Living(who, _role(words), words[-1]))
     return tuple(found)
 
 

@@ -46,6 +46,7 @@ LEVER = Lever(
     falsify="it is not", predicted_gain=0.05,
 )  # fmt: skip
 PATIENCE_S = 20.0
+MAX_LOAD = 1000
 _T = TypeVar("_T")
 
 
@@ -75,6 +76,8 @@ class Scene:
         self._before = dict(os.environ)
         os.environ[census.MARK] = self.token
         os.environ["FLYWHEEL_LEASE"] = str(self.device)
+        # How busy the box is must not decide what a fault does.
+        os.environ["FLYWHEEL_MAX_LOAD"] = str(MAX_LOAD)
         os.environ.pop("FLYWHEEL_LEDGER", None)
         self.checkpoint.mkdir()
         (self.checkpoint / "config.json").write_text("{}")
@@ -181,14 +184,18 @@ class Scene:
         launch.prepare(run_dir, manifest)
         return manifest, run_dir
 
-    def process(self, *options: str, budget_runs: int = 1) -> subprocess.Popen[bytes]:
+    def process(
+        self, *options: str, budget_runs: int = 1, kind: str = "scene"
+    ) -> subprocess.Popen[bytes]:
         """The loop as a process of its own."""
-        self.plan()
-        code = "import sys; from flywheel.selftest.loop import main; sys.exit(main(sys.argv[1:]))"
-        words = [str(self.root), str(budget_runs), *options]
+        if kind == "scene":
+            self.plan()
+        words = [str(self.root), kind, str(budget_runs), *options]
+        root = str(Path(daemon.__file__).resolve().parents[1])
         with (self.root / "daemon.log").open("ab") as out:
             child = subprocess.Popen(
-                [sys.executable, "-c", code, *words], stdin=subprocess.DEVNULL, stdout=out,
+                [sys.executable, "-m", "flywheel.selftest.loop", *words],
+                env={**os.environ, "PYTHONPATH": root}, stdin=subprocess.DEVNULL, stdout=out,
                 stderr=out, start_new_session=True,
             )  # fmt: skip
         self.cleanups.append(child.wait)

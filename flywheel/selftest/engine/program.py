@@ -263,5 +263,6 @@ class Program:
             rounds=self.rounds,
             checkpoint_sha256=folder_sha(self.config["checkpoint"]),
             source_sha256=self.source_sha(),
+            suite_sha256=file_sha(self.config["suite"]),
             seal=self.journal.digest.hexdigest(),
         )

@@ -131,7 +131,7 @@ ledger.execute("BEGIN IMMEDIATE")
 for n in range(2000):
     ledger.execute(
         "INSERT INTO ruler (identity, name, fields, created_utc) VALUES (?, ?, ?, ?)",
-        (f"half {n}", "half", "x" * 500, "2026-01-01T00:00:00Z"))
+        (f"half {n}", "half", '{"x": "' + "x" * 500 + '"}', "2026-01-01T00:00:00Z"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -257,6 +257,6 @@ FAULTS = (
           _bad_manifest),
     Fault("runs_in_the_way", "disk", "a file lies where the runs' folder should be", "blocked",
           ("never_started",), _runs_in_the_way),
-    Fault("run_deleted", "disk", "the run's directory is deleted in mid-run", "killed",
-          ("supervisor_lost", "run_dir_gone"), _runs_gone),
+    Fault("run_deleted", "disk", "the run's directory is deleted in mid-run", "blocked",
+          ("never_started",), _runs_gone),
 )  # fmt: skip
