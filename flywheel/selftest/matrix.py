@@ -15,6 +15,7 @@ from flywheel.selftest.faults import (
     disks,
     inputs,
     logs,
+    memory,
     numbers,
     processes,
 )
@@ -30,6 +31,7 @@ MATRIX: tuple[Fault, ...] = (
     *inputs.FAULTS,
     *disks.FAULTS,
     *processes.FAULTS,
+    *memory.FAULTS,
     *device.FAULTS,
 )
 

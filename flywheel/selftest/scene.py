@@ -30,6 +30,7 @@ from flywheel.display import Display
 from flywheel.errors import FlywheelError
 from flywheel.files import read_json
 from flywheel.identity import Identity
+from flywheel.lease import Lease
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
@@ -70,6 +71,7 @@ class Scene:
         self.said = io.StringIO()
         self.notes: list[str] = []
         self.cleanups: list[Callable[[], object]] = []
+        self.session: Session | None = None
         self.error: Exception | None = None
 
     def __enter__(self) -> Scene:
@@ -138,21 +140,25 @@ class Scene:
         during: Callable[[], object] | None = None,
         clock: Clock | None = None,
         **fields: Any,
-    ) -> Session | None:
-        """The loop for one run; ``during`` happens beside it.  A refusal is kept in ``error``."""
+    ) -> None:
+        """The loop for one run; ``during`` happens beside it.
+
+        What it did is in ``session``, or what it refused in ``error``.
+        """
+        self.session = self.error = None
         self.plan()
         order = self.order(*options, **fields)
         display = Display(Console(file=self.said, width=200))
         with self._beside(during):
             try:
-                return daemon.run(order, [LEVER], clock=clock or SystemClock(), display=display)
+                clock = clock or SystemClock()
+                self.session = daemon.run(order, [LEVER], clock=clock, display=display)
             except (FlywheelError, OSError) as error:
                 self.error = error
-                return None
 
-    def resume(self, **fields: Any) -> Session | None:
+    def resume(self, during: Callable[[], object] | None = None) -> None:
         """A later loop: it settles what it finds and starts nothing new."""
-        return self.loop(**{"budget_runs": 0, **fields})
+        self.loop(during=during, budget_runs=0)
 
     def leave(self, *options: str, **fields: Any) -> Path:
         """Start a run whose loop then goes away; the engine is held in its middle."""
@@ -172,12 +178,23 @@ class Scene:
         self.wait(lambda: not census.living(self.token), "the end of the run's processes")
         return run_dir
 
-    def planned(self, *options: str, **fields: Any) -> tuple[Manifest, Path]:
+    def launch(self, *options: str, guard: dict[str, Any] | None = None) -> Path:
+        """A run whose loop went away right after its launch."""
+        _, run_dir = self.planned(*options, guard=guard)
+        with Lease.acquire(self.device, "flywheel selftest") as lease:
+            lease.tell("flywheel selftest", run_dir)
+            child = launch.start(run_dir, lease_fds=lease.fds)
+        self.cleanups.append(child.wait)
+        return run_dir
+
+    def planned(
+        self, *options: str, guard: dict[str, Any] | None = None, **fields: Any
+    ) -> tuple[Manifest, Path]:
         """A run in the ledger and on the disk that nobody has launched yet."""
         step = self.plan()
         order = self.order(*options, **fields)
         now = utc_text()
-        manifest = plan_manifest(order, step, step.loads()[0], None, now_utc=now)
+        manifest = plan_manifest(order, step, step.loads()[0], None, now_utc=now, guard=guard)
         with self.opened() as ledger:
             judge.start_run(ledger, manifest, slot=0, now_utc=now)
         run_dir = self.runs / manifest.run_id

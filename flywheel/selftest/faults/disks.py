@@ -258,5 +258,5 @@ FAULTS = (
     Fault("runs_in_the_way", "disk", "a file lies where the runs' folder should be", "blocked",
           ("never_started",), _runs_in_the_way),
     Fault("run_deleted", "disk", "the run's directory is deleted in mid-run", "blocked",
-          ("never_started",), _runs_gone),
+          ("never_started",), _runs_gone, slow=True),
 )  # fmt: skip
