@@ -7,7 +7,6 @@ loads neither SQLAlchemy nor the statistics.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -85,17 +84,12 @@ def history(ledger: Path) -> dict[str, Any]:
     return told
 
 
-def _mode(ledger: Path) -> str:
-    """Read-only, unless a writer died in mid-entry: only one who may write can take that back."""
-    journal = ledger.with_name(ledger.name + "-journal")
-    return "rw" if journal.exists() and os.access(ledger, os.W_OK) else "ro"
-
-
 @contextmanager
 def _reading(ledger: Path) -> Iterator[sqlite3.Connection]:
     try:
+        # Not read-only: whoever comes first rolls back what a killed writer had begun.
         with closing(
-            sqlite3.connect(f"{ledger.as_uri()}?mode={_mode(ledger)}", uri=True, timeout=BUSY_S)
+            sqlite3.connect(f"{ledger.as_uri()}?mode=rw", uri=True, timeout=BUSY_S)
         ) as connection:
             connection.row_factory = sqlite3.Row
             yield connection

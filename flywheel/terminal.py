@@ -43,14 +43,19 @@ def ledger_path(path: Path) -> Path:
     return path.expanduser().resolve()
 
 
-def open_ledger(path: Path, *, writing: bool = False) -> Ledger:
-    """The ledger at a path, to be read unless `writing`; UsageError when nothing is there."""
+def open_ledger(path: Path, *, writing: bool = False, private: bool = False) -> Ledger:
+    """The ledger at a path, to be read unless `writing`; UsageError when nothing is there.
+
+    A `private` one is a copy in memory, for a look that takes long.
+    """
     if not path.exists():
         raise UsageError(f"there is no ledger at {path}; flywheel run makes one.")
     # Imported here: the ledger brings SQLAlchemy, which `flywheel stop` can do without.
     from flywheel.ledger.store import Ledger
 
-    return Ledger.open(path, create=False) if writing else Ledger.read(path)
+    if writing:
+        return Ledger.open(path, create=False)
+    return Ledger.read(path, private=private)
 
 
 def console() -> Console:

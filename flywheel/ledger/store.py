@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import sqlite3
 import time
 import zlib
@@ -72,9 +73,10 @@ class Ledger:
         return ledger
 
     @classmethod
-    def read(cls, path: str | Path) -> Ledger:
+    def read(cls, path: str | Path, *, private: bool = False) -> Ledger:
         """Open the ledger to look at it; the file is left as it is, whatever its schema.
 
+        A `private` one is a copy in memory: a look that takes minutes keeps no writer waiting.
         Raises LedgerError for a missing or foreign file, LedgerVersionError for a newer schema.
         """
         path = Path(path)
@@ -84,9 +86,10 @@ class Ledger:
         try:
             with ledger.reading() as connection:
                 version = schema_version(connection, path)
-            if version < models.SCHEMA_VERSION:
+            if private or version < models.SCHEMA_VERSION:
                 ledger.close()
                 ledger._engine = _memory_engine(path)
+            if version < models.SCHEMA_VERSION:
                 with ledger._writing() as writer:
                     _to_newest(writer.connection, version)
         except BaseException:
@@ -232,7 +235,7 @@ def make(path: Path, fill: Callable[[Writer], object] = lambda writer: None) -> 
     FileExistsError when the name is taken by then, as by another process that was first.
     """
     place.check(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     ledger = Ledger(path, _file_engine(part, "rwc"), writable=False)
     try:
         with ledger._writing() as writer:

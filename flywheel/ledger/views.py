@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, literal_column, select
 
 from flywheel.block import BlockEstimate
 from flywheel.campaign import Settings
@@ -165,24 +165,27 @@ def _lever(row: Any) -> Lever:
 
 def measurements(connection: Connection, run_id: str) -> tuple[Measurement, ...]:
     """Every measurement of one run, in the order entered."""
-    table = models.measurement
+    t = models.measurement.c
+    query = (
+        select(t.arm, t.prompt, t.category, t.repeat, t.metric, t.numerator, t.denominator, t.unit,
+               t.counted, t.line)
+        .where(t.run_id == run_id)
+        .order_by(t.id)
+    )  # fmt: skip
+    # Unpacked by position: there are thousands, and names cost more than the numbers do.
     return tuple(
-        Measurement(
-            r.arm, r.prompt, r.category, r.repeat, r.metric, r.numerator, r.denominator, r.unit,
-            bool(r.counted), r.line,
-        )
-        for r in connection.execute(
-            select(table).where(table.c.run_id == run_id).order_by(table.c.id)
-        )
+        Measurement(*row[:8], bool(row[8]), row[9]) for row in connection.execute(query)
     )
 
 
 def effective_configs(connection: Connection) -> dict[str, Mapping[str, Any]]:
     """What the engine made of each requested configuration (by the latter's stored JSON)."""
-    return {
-        r.requested: json.loads(r.effective)
-        for r in connection.execute(select(models.arm.c.requested, models.arm.c.effective))
-    }
+    arm = models.arm.c
+    # Of each configuration the newest row, which is the one that SQLite shows beside max().
+    query = select(arm.requested, arm.effective, func.max(literal_column("rowid"))).group_by(
+        arm.requested
+    )
+    return {row[0]: json.loads(row[1]) for row in connection.execute(query)}
 
 
 def manifest(connection: Connection, run_id: str) -> Mapping[str, Any]:

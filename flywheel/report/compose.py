@@ -80,15 +80,13 @@ def best_runs(view: View, best: Best) -> tuple[tuple[str, str], ...]:
     wanted, found = canonical(dict(best.config)), []
     newest = _newest(view)
     for variant in view.variants:
-        for block in variant.measured:
-            if newest is None or block.ruler_id != newest.ruler_id:
-                continue
-            arms = [a for a, c in (("A", variant.incumbent), ("B", variant.candidate))
-                    if canonical(dict(c)) == wanted]
-            # The two arms of a null are one load of one configuration.
-            for arm in arms[:1]:
-                found += [(block.serial, r.id, arm) for r in block.runs
-                          if block.hot or block.pattern[r.slot] == arm]
+        arms = [a for a, c in (("A", variant.incumbent), ("B", variant.candidate))
+                if canonical(dict(c)) == wanted]
+        # The two arms of a null are one load of one configuration.
+        for block in variant.measured if arms else ():
+            if newest is not None and block.ruler_id == newest.ruler_id:
+                found += [(block.serial, r.id, arms[0]) for r in block.runs
+                          if block.hot or block.pattern[r.slot] == arms[0]]
     return tuple((run, arm) for _, run, arm in sorted(found, reverse=True))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from records import NOW, World, drive, lever
 
-from flywheel import judge
+from flywheel import glance, judge
 from flywheel.campaign import QUICK
 from flywheel.errors import LedgerBusy, LedgerError, LedgerPlaceError
 from flywheel.ledger import backup, models, place, store, views
@@ -244,6 +244,49 @@ def test_a_locked_ledger_is_refused_as_busy(path: Path, monkeypatch: pytest.Monk
     assert rulers(path) == before + 1
 
 
+def test_a_long_look_keeps_no_writer_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "BUSY_PATIENCE_S", 0.2)
+    monkeypatch.setattr(store, "BUSY_SLICE_MS", 50)
+    writing, before = Ledger.open(path), rulers(path)
+    look = Ledger.read(path, private=True)
+    with look.reading() as connection:
+        seen = views.load(connection)
+        append_ruler(writing, "meanwhile")
+        assert views.load(connection) == seen
+    look.close()
+    short = Ledger.read(path)
+    with short.reading() as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM ruler").scalar_one()
+        with pytest.raises(LedgerBusy):
+            append_ruler(writing, "must wait")
+    short.close()
+    writing.close()
+    assert rulers(path) == before + 1
+
+
+def test_processes_that_make_one_ledger_together_make_one(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    code = (
+        "import sys\nfrom flywheel.ledger import models\n"
+        "from flywheel.ledger.store import Ledger\n"
+        "sys.stdin.readline()\n"
+        "ledger = Ledger.open(sys.argv[1])\n"
+        "with ledger.transaction() as w:\n"
+        "    w.append(models.ruler, identity=sys.argv[2], name='n', fields={}, created_utc='t')\n"
+    )
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path), str(n)], stdin=subprocess.PIPE, text=True
+        )
+        for n in range(3)
+    ]
+    for maker in makers:
+        maker.communicate("go\n")
+    assert [maker.returncode for maker in makers] == [0] * 3
+    assert rulers(path) == 3
+    assert os.listdir(tmp_path) == ["ledger.db"]
+
+
 def test_what_a_killed_writer_began_is_rolled_back(path: Path) -> None:
     before = rulers(path)
     spilled = (
@@ -258,6 +301,7 @@ def test_what_a_killed_writer_began_is_rolled_back(path: Path) -> None:
     journal = path.with_name(path.name + "-journal")
     assert journal.stat().st_size > 0
     assert path.stat().st_size > size
+    assert glance.history(path)["campaign"] is not None
     ledger = Ledger.read(path)
     with ledger.reading() as connection:
         count = connection.exec_driver_sql("SELECT count(*) FROM ruler").scalar_one()

@@ -11,7 +11,7 @@ import json
 import math
 import random
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -51,6 +51,15 @@ def fabricate(ledger: Ledger, measurements: int, *, seed: int = 1) -> Fabricated
     return Fabricated(maker.campaigns, maker.variants, maker.runs, maker.measurements)
 
 
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A made-up log as the ledger stores it."""
+
+    sha256: str
+    size_bytes: int
+    text_zlib: bytes
+
+
 class _Maker:
     def __init__(self, ledger: Ledger, dice: random.Random) -> None:
         self.ledger = ledger
@@ -58,7 +67,7 @@ class _Maker:
         self.campaigns = self.variants = self.runs = self.measurements = self.tests = 0
         self.promotions = 0
         self.incumbent: dict[str, Any] = {}
-        self.logs = [_log(dice) for _ in range(LOGS)]
+        self.logs = [make_log(dice, PROMPTS) for _ in range(LOGS)]
 
     def campaign(self, wanted: int) -> None:
         """One epoch: nulls, then levers, each with its decision, as long as more is wanted."""
@@ -117,8 +126,12 @@ class _Maker:
             models.block_plan, serial=serial, id=block_id, variant_id=variant_id, number=number,
             hot=True, pattern="ABBA", seed=serial, why="made up", created_utc=self.now(),
         )
-        run_id = f"r{serial:05d}-{self.dice.randrange(16**6):06x}"
-        self.append_run(writer, block_id, run_id, candidate)
+        began = self.now()
+        self.runs += 1
+        self.measurements += append_run(
+            writer, self.dice, block_id=block_id, arms={"A": self.incumbent, "B": dict(candidate)},
+            prompts=PROMPTS, log=self.dice.choice(self.logs), began=began, ended=self.now(),
+        )  # fmt: skip
         effect = self.dice.gauss(0, 0.01)
         writer.append(
             models.block, block_id=block_id, ruler_id=1, source_sha256="ab" * 32,
@@ -128,31 +141,6 @@ class _Maker:
             categories=[[f"category-{i}", effect] for i in range(8)], created_utc=self.now(),
         )
         return block_id
-
-    def append_run(
-        self, writer: Writer, block_id: str, run_id: str, candidate: Mapping[str, Any]
-    ) -> None:
-        """A whole finished run: planned, ended, its log, arms and measurements."""
-        arms = {"A": self.incumbent, "B": dict(candidate)}
-        began = self.now()
-        writer.append(
-            models.run, id=run_id, block_id=block_id, slot=0, created_utc=began,
-            manifest=_manifest(run_id, block_id, arms, began).to_json(),
-        )
-        self.runs += 1
-        writer.append(
-            models.run_end, run_id=run_id, outcome="ok", code="", detail="", exit_status=0,
-            started_utc=began, ended_utc=self.now(), wall_ns=RUN_S * 10**9,
-            evidence=_evidence(run_id, began, self.now()),
-        )
-        digest, size, packed = self.dice.choice(self.logs)
-        writer.append(
-            models.log, run_id=run_id, sha256=digest, size_bytes=size, text_zlib=packed
-        )
-        writer.append_all(models.arm, [_arm(run_id, n, c) for n, c in arms.items()])
-        rows = [{"run_id": run_id, "outcome": "ok", **row} for row in _measurements(self.dice)]
-        writer.append_all(models.measurement, rows)
-        self.measurements += len(rows)
 
     def _decide(self, writer: Writer, lever: Lever, variant_id: str, planned: list[str]) -> None:
         ending = "rejected" if lever.null else self.dice.choice(ENDINGS)
@@ -176,6 +164,39 @@ class _Maker:
             self.incumbent = {**self.incumbent, **lever.change}
 
 
+def append_run(
+    writer: Writer,
+    dice: random.Random,
+    *,
+    block_id: str,
+    arms: Mapping[str, Mapping[str, Any]],
+    prompts: Sequence[str],
+    log: Log,
+    began: str,
+    ended: str,
+) -> int:
+    """A finished run of a planned block: how it ended, its log, arms and numbers; how many."""
+    run_id = f"r{block_id[1:]}-{dice.randrange(16**6):06x}"
+    writer.append(
+        models.run, id=run_id, block_id=block_id, slot=0, created_utc=began,
+        manifest=_manifest(run_id, block_id, arms, prompts, began).to_json(),
+    )
+    writer.append(
+        models.run_end, run_id=run_id, outcome="ok", code="", detail="", exit_status=0,
+        started_utc=began, ended_utc=ended, wall_ns=RUN_S * 10**9,
+        evidence=_evidence(run_id, began, ended),
+    )
+    writer.append(
+        models.log, run_id=run_id, sha256=log.sha256, size_bytes=log.size_bytes,
+        text_zlib=log.text_zlib,
+    )
+    writer.append_all(models.arm, [_arm(run_id, name, config) for name, config in arms.items()])
+    common = {"run_id": run_id, "outcome": "ok"}
+    rows = [{**common, **row} for row in _measurements(dice, prompts)]
+    writer.append_all(models.measurement, rows)
+    return len(rows)
+
+
 def _lever(number: int) -> Lever:
     return Lever(
         name=f"made-up-{number}", kind="config", change={f"field_{number % 40}": number},
@@ -192,11 +213,16 @@ def _ruler() -> Ruler:
 
 
 def _manifest(
-    run_id: str, block_id: str, arms: Mapping[str, Mapping[str, Any]], now_utc: str
+    run_id: str,
+    block_id: str,
+    arms: Mapping[str, Mapping[str, Any]],
+    prompts: Sequence[str],
+    now_utc: str,
 ) -> Manifest:
     config = engine_config(
         run_id=run_id, nonce="ab" * 16, checkpoint="/checkpoint", head=None, suite="/suite",
-        prompts=PROMPTS, arms=arms, order=ORDER, plain_arms=("A",), max_new_tokens=256, seed=1,
+        prompts=tuple(prompts), arms=arms, order=ORDER, plain_arms=("A",), max_new_tokens=256,
+        seed=1,
     )
     return Manifest(
         run_id=run_id, nonce="ab" * 16, config=config, argv=("engine",), cwd="/",
@@ -225,7 +251,7 @@ def _arm(run_id: str, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _measurements(dice: random.Random) -> Iterator[dict[str, Any]]:
+def _measurements(dice: random.Random, prompts: Sequence[str]) -> Iterator[dict[str, Any]]:
     """What `measurement.measurements` makes of such a run."""
     line = 10
 
@@ -238,7 +264,7 @@ def _measurements(dice: random.Random) -> Iterator[dict[str, Any]]:
             "counted": True, "line": line,
         }
 
-    for prompt in PROMPTS:
+    for prompt in prompts:
         line += 1
         ns = round(8e6 * 255 * dice.gauss(1, 0.01))
         yield row("A", prompt, 0, "plain_time", (2 * ns, 255), "ns/token")
@@ -259,17 +285,17 @@ def _measurements(dice: random.Random) -> Iterator[dict[str, Any]]:
     yield row("", "", 0, "load", (10**10, 1), "ns")
 
 
-def _log(dice: random.Random) -> tuple[str, int, bytes]:
-    """A log of the size and the texture of a real one: its hash, size and compressed text."""
+def make_log(dice: random.Random, prompts: Sequence[str]) -> Log:
+    """A log of the size and the texture of a real one."""
     lines = []
-    for seq in range(9 * len(PROMPTS)):
+    for seq in range(9 * len(prompts)):
         body = {
             "event": "point", "seq": seq, "t_ns": dice.randrange(10**15), "rounds": 75,
-            "prompt": PROMPTS[seq % len(PROMPTS)], "arm": ORDER[seq % 4], "tokens": 256,
+            "prompt": prompts[seq % len(prompts)], "arm": ORDER[seq % 4], "tokens": 256,
             "decode_ns": dice.randrange(10**9, 10**10), "prefill_ns": dice.randrange(10**9),
             "accepted_by_position": [dice.randrange(75) for _ in range(WIDTH)],
             "tokens_sha256": f"{dice.randrange(16**64):064x}",
         }  # fmt: skip
         lines.append(f"@{'ab' * 16} {json.dumps(body)}")
     raw = "\n".join(lines).encode()
-    return hashlib.sha256(raw).hexdigest(), len(raw), zlib.compress(raw, 9)
+    return Log(hashlib.sha256(raw).hexdigest(), len(raw), zlib.compress(raw, 9))
