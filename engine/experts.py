@@ -16,11 +16,9 @@ from torch.nn.functional import linear, pad
 from engine.config import EngineConfig
 from engine.geometry import Geometry
 from engine.numerics import Numerics
-from engine.state import TILE
+from engine.state import TILE, VECTOR
 from engine.weights import MoeWeights, by_column
 from kernels.oracle import moe
-
-_VECTORS = 16  # numbers that vectorised loops take at once
 
 
 class Matrices(NamedTuple):
@@ -68,13 +66,10 @@ class Experts:
         return given, torch.zeros_like(scores).scatter_add_(-1, given, weights)
 
     def _router(self, w: MoeWeights) -> Tensor:
-        """The router's matrix in float32, padded so that a row of scores fills whole vectors.
-
-        A vectorised function ends in a scalar remainder, whose bits may differ.
-        """
+        """The router's matrix in float32, padded so that a row of scores fills whole vectors."""
         found = self._routers.get(id(w))
         if found is None:
-            missing = -w.gate.shape[0] % _VECTORS
+            missing = -w.gate.shape[0] % VECTOR
             found = self._routers[id(w)] = by_column(pad(w.gate.float(), (0, 0, 0, missing)))
         return found
 

@@ -13,11 +13,10 @@ from torch.nn.functional import linear, pad
 from engine.config import EngineConfig
 from engine.geometry import Geometry
 from engine.norm import normalise
-from engine.state import TILE
+from engine.state import TILE, VECTOR
 from engine.weights import HyperWeights
 from kernels.oracle import hyper
 
-_VECTOR = 16  # numbers that a vectorised loop takes at once
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -136,9 +135,9 @@ class _HostConstants(NamedTuple):
 
 
 def _sigmoid(x: Tensor) -> Tensor:
-    """Sigmoid of a small `x`, padded to whole vectors: a scalar remainder may differ in bits."""
+    """Sigmoid of a small `x`, padded to whole vectors."""
     flat = x.flatten()
-    return torch.sigmoid(pad(flat, (0, -flat.numel() % _VECTOR)))[: flat.numel()].view_as(x)
+    return torch.sigmoid(pad(flat, (0, -flat.numel() % VECTOR)))[: flat.numel()].view_as(x)
 
 
 def _sinkhorn_by_products(logits: Tensor, iterations: int, eps: float) -> Tensor:

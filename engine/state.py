@@ -24,6 +24,9 @@ from engine.ring import read_ring, write_ring
 from engine.rows import RowFormat
 
 TILE = 8  # rows that one step may write and still take back
+# Numbers that a vectorised loop takes at once; what is left over runs in scalar code, whose bits
+# may differ, so whatever must not depend on its place is padded to a multiple.
+VECTOR = 16
 INDEXED_BUCKET = 512  # compressed rows are read in whole buckets, so that sums keep their order
 PLAIN_BUCKET = 64
 

@@ -142,10 +142,21 @@ def end(run_dir: Path, grace_s: float = 5.0) -> RunState:
             if state.phase != "running":
                 break
             time.sleep(0.05)
-    if state.engine is not None and state.phase in ("lost", "running"):
-        session = None if state.supervisor is None else state.supervisor.pid
-        identity.end_group(state.engine, grace_s, session)
+    if state.phase == "lost":
+        bury(state, grace_s)
+    elif state.phase == "running" and state.engine is not None:
+        identity.end_group(state.engine, grace_s)
     return state
+
+
+def bury(state: RunState, grace_s: float = 5.0) -> bool:
+    """End what a lost run left behind; True when nobody of it is left.
+
+    The run's guard does so the moment the supervisor dies; this is for a run whose guard died too.
+    """
+    if state.engine is None:
+        return True
+    return identity.end_family(state.engine, state.supervisor, grace_s)
 
 
 def log_text(run_dir: Path) -> str:

@@ -29,18 +29,23 @@ class GuardLink:
 
     def __init__(self, run_dir: Path, manifest: dict[str, Any]) -> None:
         """Start the guard and wait until it sees the memory; GuardRefused when it cannot."""
+        limits = manifest["guard"]
+        if not isinstance(limits, dict):
+            raise GuardRefused("the manifest's limits for the guard are no JSON object")
         self._run_dir = run_dir
         self._manifest = manifest
-        self._patience_s = WORD_PATIENCE_S + float(manifest["guard"].get("back_patience_s", 0.0))
+        self._patience_s = WORD_PATIENCE_S + float(limits.get("back_patience_s", 0.0))
         root = Path(__file__).resolve().parent.parent.parent
         environment = dict(os.environ)
         paths = [str(root), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         environment.pop("FLYWHEEL_LEASE_FD", None)
+        # Only the driver's library is an installed package; without them it starts sooner.
+        lean = () if limits.get("device") else ("-S",)
         try:
             # A session of its own: what ends the supervisor's group must not end the guard.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "flywheel.guard", str(run_dir)],
+                [sys.executable, *lean, "-m", "flywheel.guard", str(run_dir)],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

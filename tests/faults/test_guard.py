@@ -295,6 +295,22 @@ def test_the_guard_ends_the_engine_of_a_dead_supervisor(tmp_path: Path, meminfo:
     identity.send(family[3], signal.SIGKILL)
 
 
+def test_what_a_dead_supervisor_and_a_dead_guard_left_is_buried(
+    tmp_path: Path, meminfo: Meminfo
+) -> None:
+    run = Run(tmp_path, meminfo.limits(), FAMILY).start().watched()
+    family = run.family()
+    # Stopped first, or it would end the run for want of a guard.
+    os.kill(run.supervisor.pid, signal.SIGSTOP)
+    os.kill(run.guard().pid, signal.SIGKILL)
+    os.kill(run.supervisor.pid, signal.SIGKILL)
+    run.supervisor.wait()
+    assert [one for one in family if identity.is_alive(one)] == family
+    assert launch.end(run.dir, 0.2).phase == "lost"
+    assert not [one for one in family[:3] if identity.is_alive(one)]
+    identity.send(family[3], signal.SIGKILL)
+
+
 def test_a_stopped_supervisor_can_still_be_ended(tmp_path: Path, meminfo: Meminfo) -> None:
     run = Run(tmp_path, meminfo.limits(), None, "--fault", "hang").start().watched()
     os.kill(run.supervisor.pid, signal.SIGSTOP)
@@ -353,6 +369,37 @@ def test_a_supervisor_that_slept_past_the_limit_is_woken_and_then_done_without(
     assert (word.verdict, word.trigger) == ("killed", "overtime")
     assert identity.processes()[supervisor.pid].state == "S"
     assert reaped(engine) == -signal.SIGKILL
+
+
+class Gpu:
+    """A device whose free memory runs out look by look, and is whole again once asked for that."""
+
+    total_bytes = 64_000 * MB
+    why_not = None
+
+    def __init__(self, *free_mb: int) -> None:
+        self.free_mb = list(free_mb)
+
+    def read(self) -> int | None:
+        free = self.free_mb.pop(0) if self.free_mb else 60_000
+        return None if free < 0 else free * MB
+
+
+def test_device_memory_that_runs_short_ends_the_run_too(
+    tmp_path: Path, meminfo: Meminfo, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    limits = meminfo.limits()
+    # 60 GB free before the launch; once the driver does not answer, which is no reason to strike.
+    gpu = Gpu(60_000, 2000, -1, 200, 190, 180)
+    guard = Guard(limits, HostMemory(limits.meminfo, "/"), gpu, Journal(tmp_path))  # type: ignore[arg-type]
+    reader, writer = os.pipe()
+    word = guard.watch(Charge(known(sleepers[0]), None, False, 60.0, 10.0), reader)
+    os.close(reader)
+    os.close(writer)
+    assert (word.verdict, word.memory, word.memory_back) == ("killed", "device", True)
+    assert word.device_before_bytes == 60_000 * MB
+    assert word.device_low_water_bytes in (190 * MB, 180 * MB)
+    assert reaped(sleepers[0]) == -signal.SIGKILL
 
 
 def test_a_guard_never_strikes_a_reused_pid(sleepers: list[subprocess.Popen[bytes]]) -> None:
