@@ -37,11 +37,12 @@ class Alarm:
         return self.code, self.run_id
 
 
-def halt_sentence(reason: str) -> str:
+def halt_sentence(code: str, reason: str) -> str:
     """What is said of a standing halt: why, and what to do."""
+    then = "; flywheel run then begins a new campaign" if code in NEW_RULER else ""
     return (
         f"the loop is halted: {reason.rstrip('.')}. Look into it, then: "
-        'flywheel resume --why "what it was"'
+        f'flywheel resume --why "what it was"{then}'
     )
 
 

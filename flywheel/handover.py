@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+from flywheel import device
 from flywheel.clock import Clock
 from flywheel.errors import LeaseBusy
 from flywheel.lease import Lease, device_path, holder
+from flywheel.ledger import takeovers
+from flywheel.ledger.store import Ledger
 from flywheel.wishes import Wish, Wishes
 
 PURPOSE = "flywheel run"
@@ -34,6 +38,21 @@ def take(runs_dir: Path, wishes: Wishes, clock: Clock) -> Lease | Wish:
                 raise
         if (wish := wishes.wait(0.2)) is not None:
             return wish
+
+
+def record(ledger: Ledger, taken: Lease, *, now_utc: str, say: Callable[[str], None]) -> None:
+    """A lease that nobody gave back was taken: the history says from whom, and the proof."""
+    if (takeover := taken.takeover) is None:
+        return
+    say(f"the device was not given back by {takeover.previous}: {takeover.proof}")
+    takeovers.record(
+        ledger,
+        path=str(taken.path),
+        device=device.key(),
+        previous=takeover.previous.to_json(),
+        proof=takeover.proof,
+        now_utc=now_utc,
+    )
 
 
 def _of(run_dir: str | None, runs_dir: Path) -> bool:

@@ -61,9 +61,7 @@ def prepare(run_dir: Path, manifest: Manifest) -> None:
         raise LaunchError(f"the run directory {run_dir} cannot be written: {error}.") from error
 
 
-def start(
-    run_dir: Path, *, lease_fd: int | None = None, lease_fds: Sequence[int] = ()
-) -> subprocess.Popen[bytes]:
+def start(run_dir: Path, *, lease_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """Start the supervisor in a session of its own; it alone inherits the lease (``Lease.fds``)."""
     root = Path(__file__).resolve().parent.parent
     environment = dict(os.environ)
@@ -80,7 +78,7 @@ def start(
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=(*lease_fds, *(() if lease_fd is None else (lease_fd,))),
+                pass_fds=tuple(lease_fds),
             )
     except OSError as error:
         raise LaunchError(f"the supervisor could not be started: {error}.") from error

@@ -14,7 +14,6 @@ from typing import Any
 
 from flywheel import (
     best,
-    device,
     entry,
     epoch,
     handover,
@@ -24,15 +23,15 @@ from flywheel import (
     narrate,
     pace,
     plan,
+    standing,
 )
 from flywheel.attend import Attended, attend
-from flywheel.clock import Clock, span_text, utc_text
+from flywheel.clock import Clock, count, span_text, utc_text
 from flywheel.display import STYLES, Display
-from flywheel.errors import LaunchError, LedgerBusy, LedgerError, Refused
+from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError, Refused
 from flywheel.guarding import guard_of
-from flywheel.halting import Evidence, alarms, halt_sentence
 from flywheel.lease import Lease
-from flywheel.ledger import halts, takeovers, views
+from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.manifest import Manifest
@@ -97,6 +96,9 @@ class Night:
                 raise
             self.session.reason = f"{asked.reason}, while another process held the ledger: {error}"
             self.session.stopped = True
+        except FlywheelError as error:
+            self.session.reason = str(error)
+            raise
         finally:
             if self._lease is not None:
                 self._lease.release()
@@ -110,7 +112,7 @@ class Night:
 
     def _loop(self) -> Wish:
         while True:
-            if (wish := self.turn.over() or self._halted()) is not None:
+            if (wish := self._halted() or self.turn.over()) is not None:
                 return wish
             step = plan.next_step(
                 self._view(),
@@ -118,7 +120,7 @@ class Night:
                 closing=self._closing(),
                 effective=self._effective(),
                 kinds=KINDS,
-                settled=self._settled(),
+                settled=standing.settled(self.ledger),
             )
             if isinstance(step, plan.Stop):
                 if "error budget" in step.reason:
@@ -318,46 +320,22 @@ class Night:
         if isinstance(taken, Wish):
             return taken
         self._lease = taken
-        self._record_takeover(taken)
+        handover.record(self.ledger, taken, now_utc=self._now(), say=self.display.say)
         self._ready()
+        settled = standing.settled(self.ledger)
         said = epoch.declare(
-            self.ledger, self._view(), self.order, self._settled(), now_utc=self._now()
+            self.ledger, self._view(), self.order, settled, now_utc=self._now()
         )
         if said is not None:
             self.display.say(f"a new campaign: the one before ended, {said}")
         return None
 
-    def _record_takeover(self, taken: Lease) -> None:
-        """A lease that nobody gave back was taken: the history says from whom, and the proof."""
-        if (takeover := taken.takeover) is None:
-            return
-        self.display.say(f"the device was not given back by {takeover.previous}: {takeover.proof}")
-        takeovers.record(
-            self.ledger,
-            path=str(taken.path),
-            device=device.key(),
-            previous=takeover.previous.to_json(),
-            proof=takeover.proof,
-            now_utc=self._now(),
-        )
-
     def _halted(self) -> Wish | None:
-        """Write down what must stop everything, and stop; a halt stands until it is resumed."""
-        view = self._view()
-        if view.campaign is not None and view.campaign.ended is None:
-            for alarm in alarms(view, view.campaign, self._settled()):
-                halts.halt(self.ledger, alarm.code, alarm.reason, alarm.run_id, self._now())
-        with self.ledger.reading() as connection:
-            standing = halts.standing(connection)
-        if not standing:
+        why = standing.halted(self.ledger, now_utc=self._now())
+        if why is None:
             return None
         self.session.halted = True
-        return Wish("halted", halt_sentence(standing[0].reason), False)
-
-    def _settled(self) -> frozenset[Evidence]:
-        """The evidence of every halt that was ever written down."""
-        with self.ledger.reading() as connection:
-            return halts.known(connection)
+        return Wish("halted", why, False)
 
     def _close_campaign(self, reason: str) -> None:
         campaign = self._view().campaign
@@ -408,7 +386,7 @@ class Night:
             budget = self._view().budget(campaign.id)
             words.append(f"{budget.left} of {budget.settings.budget} confirmations")
         if self.order.budget_runs is not None:
-            words.append(f"{self.order.budget_runs - self.session.runs} runs")
+            words.append(count(self.order.budget_runs - self.session.runs, "run"))
         left_s = self.wishes.left_s()
         if left_s is not None:
             words.append(span_text(left_s))

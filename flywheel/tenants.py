@@ -18,6 +18,8 @@ _PROC = Path("/proc")
 # What an idle driver and a desktop without work keep on a device.
 IDLE_BYTES = 768 << 20
 GRAPHICS_BYTES = 1 << 30
+# Programs that take the lease themselves: while it is held, one of these is on its way out.
+_LEASED = ("engine.bench", "engine.train")
 # A process shares our device when these agree.
 _PLACING = ("FLYWHEEL_LEASE", "CUDA_VISIBLE_DEVICES")
 
@@ -74,7 +76,10 @@ def hidden(gpu: Gpu) -> str | None:
 
 
 def engines(own: Collection[int] = (), proc: Path = _PROC) -> tuple[Tenant, ...]:
-    """Live ``python -m engine...`` processes that share our device and are not our ``own``."""
+    """Live ``python -m engine...`` processes that share our device and are not our ``own``.
+
+    Asked while the lease is held, so programs that take it first are left out.
+    """
     mine = {name: os.environ.get(name) for name in _PLACING}
     found = []
     for entry in sorted((one for one in os.listdir(proc) if one.isdigit()), key=int):
@@ -82,7 +87,7 @@ def engines(own: Collection[int] = (), proc: Path = _PROC) -> tuple[Tenant, ...]
         if pid in own or pid == os.getpid():
             continue
         module = engine_module(_words(proc / entry / "cmdline"))
-        if module is None:
+        if module is None or module.startswith(_LEASED):
             continue
         theirs = dict(word.partition("=")[::2] for word in _words(proc / entry / "environ"))
         # Another user's environment cannot be read: then it counts as sharing our device.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flywheel.clock import Clock, count, span_text
+from flywheel.clock import Clock, Window, count, span_text
 from flywheel.order import Order, Session
 from flywheel.wishes import Wish, Wishes
 
@@ -81,10 +81,13 @@ class Turn:
         window = self._order.window
         if window is None:
             return None
-        # A block that no window could hold is run load by load.
-        wanted_s = self._load_s()
-        if loads * wanted_s <= window.length_s:
-            wanted_s *= loads
         left_s = window.left_s(self._clock.now())
         # Before the first load nothing is known but that the window must be open.
-        return None if left_s > 0 and left_s >= wanted_s else f"waiting for the window {window}"
+        if left_s > 0 and left_s >= self._wanted_s(window, loads):
+            return None
+        return f"waiting for the window {window}"
+
+    def _wanted_s(self, window: Window, loads: int) -> float:
+        """A block belongs into one window; one that no window could hold is run load by load."""
+        one_s = self._load_s()
+        return one_s * loads if one_s * loads <= window.length_s else one_s

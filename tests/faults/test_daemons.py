@@ -59,7 +59,7 @@ def test_ctrl_c_ends_the_run_prints_the_report_and_blames_nobody(box: Box) -> No
     assert not identity.group_members(state.engine)
     assert [(row.outcome, row.code) for row in box.rows()] == [("blocked", "interrupted")]
     assert holder(device_path()) is None
-    assert box.say("ledger", "check").returncode == 0
+    assert box.say("ledger", "verify").returncode == 0
 
 
 def test_stop_leaves_the_run_and_stop_now_ends_it(box: Box) -> None:

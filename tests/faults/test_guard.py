@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,8 @@ class Run:
         self.dir = root / "runs" / manifest.run_id
         launch.prepare(self.dir, manifest)
 
-    def start(self, lease_fd: int | None = None) -> Run:
-        self.supervisor = launch.start(self.dir, lease_fd=lease_fd)
+    def start(self, lease_fds: Sequence[int] = ()) -> Run:
+        self.supervisor = launch.start(self.dir, lease_fds=lease_fds)
         return self
 
     def watched(self) -> Run:
@@ -196,7 +196,7 @@ def test_a_deaf_engine_with_scattered_children_is_ended_whole_and_the_device_kep
     tmp_path: Path, meminfo: Meminfo
 ) -> None:
     lease = Lease.acquire(tmp_path / "device.lock", "test")
-    run = Run(tmp_path, meminfo.limits(), FAMILY).start(lease.fd).watched()
+    run = Run(tmp_path, meminfo.limits(), FAMILY).start(lease.fds).watched()
     lease.release()
     family = run.family()
     assert len(family) == 4

@@ -29,7 +29,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("run",), ("report",), ("serve",), ("status",), ("attach",), ("stop",),
         ("resume",), ("doctor",), ("best",),
         ("levers", "list"), ("levers", "show"), ("levers", "add"),
-        ("ledger", "rebuild"), ("ledger", "check"),
+        ("ledger", "rebuild"), ("ledger", "verify"),
     ],
 )  # fmt: skip
 def test_every_command_explains_itself_with_an_example(
@@ -61,7 +61,7 @@ def test_every_command_explains_itself_with_an_example(
         (("run", "--detach", "--ledger", "no/where/ledger.db"), 2, "does not exist"),
         (("best",), 2, "there is no ledger"),
         (("serve",), 2, "there is no ledger"),
-        (("ledger", "check"), 2, "there is no ledger"),
+        (("ledger", "verify"), 2, "there is no ledger"),
         (("levers", "show", "nobody"), 2, "no lever named nobody"),
     ],
 )

@@ -74,13 +74,15 @@ def test_another_engine_is_known_by_its_module_and_its_device(tmp_path: Path) ->
     fake_proc(tmp_path, 10, engine, FLYWHEEL_LEASE=mine)
     fake_proc(tmp_path, 11, engine, FLYWHEEL_LEASE="/another/device.lock")
     fake_proc(tmp_path, 12, ["python3", "-m", "pytest", "-m", "engine"], FLYWHEEL_LEASE=mine)
-    fake_proc(tmp_path, 13, ["bash", "-c", "python3 -m engine.bench"], FLYWHEEL_LEASE=mine)
+    fake_proc(tmp_path, 13, ["bash", "-c", "python3 -m engine.server"], FLYWHEEL_LEASE=mine)
     fake_proc(tmp_path, 14, engine, FLYWHEEL_LEASE=mine, CUDA_VISIBLE_DEVICES="1")
-    fake_proc(tmp_path, 15, ["python3", "-m", "engine.bench"])
+    fake_proc(tmp_path, 15, ["python3", "-m", "engine.server"])
+    fake_proc(tmp_path, 16, ["python3", "-m", "engine.bench"], FLYWHEEL_LEASE=mine)
+    fake_proc(tmp_path, 17, ["python3", "-m", "engine.train", "all"], FLYWHEEL_LEASE=mine)
     (tmp_path / "15" / "environ").unlink()
     (tmp_path / "self").mkdir()
     assert [one.pid for one in tenants.engines(proc=tmp_path)] == [10, 15]
     assert [one.pid for one in tenants.engines((10,), tmp_path)] == [15]
     said = str(tenants.engines((10,), tmp_path)[0])
-    assert said.startswith("process 15 (python -m engine.bench")
+    assert said.startswith("process 15 (python -m engine.server")
     assert said.endswith("is using the device.")
