@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from flywheel import glance, launch, lease, stop
+from flywheel import glance, lease, stop
 from flywheel.clock import count, span_text, utc_text
 from flywheel.errors import UsageError
 from flywheel.files import read_json
@@ -198,6 +198,8 @@ def _wait_gone(path: Path, patience_s: float) -> bool:
 
 def _end_live_runs(path: Path) -> list[str]:
     """End every live run that a stopped daemon left to its supervisor."""
+    from flywheel import launch
+
     ended = []
     for run_dir in sorted((path.parent / "runs").glob("r*")):
         if launch.look(run_dir).phase == "running":

@@ -59,8 +59,8 @@ def test_a_campaign_and_its_questions(
     assert "threads = 3" in answer(capsys, "best")
     assert json.loads(answer(capsys, "ledger", "rebuild", "--json"))["same"]
     assert "the same best" in answer(capsys, "ledger", "rebuild")
-    assert json.loads(answer(capsys, "ledger", "check", "--json"))["whole"]
-    assert "is whole" in " ".join(answer(capsys, "ledger", "check").split())
+    assert json.loads(answer(capsys, "ledger", "verify", "--json"))["whole"]
+    assert "is whole" in " ".join(answer(capsys, "ledger", "verify").split())
     levers = json.loads(answer(capsys, "levers", "list", "--json"))["levers"]
     states = {lever["name"]: lever["state"] for lever in levers}
     assert "already in the incumbent" in states["try-threads"]
