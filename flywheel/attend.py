@@ -78,7 +78,7 @@ def attend(
         if (
             state.phase == "unclaimed"
             and (ending or now >= began + CLAIM_S or not _on_its_way(run_dir, child))
-            and (done := _give_up(run_dir, wish if ending else None)) is not None
+            and (done := _give_up(run_dir, child, wish if ending else None)) is not None
         ):
             return done
         if ending and state.phase == "running":
@@ -111,20 +111,32 @@ def _on_its_way(run_dir: Path, child: subprocess.Popen[bytes] | None) -> bool:
     )
 
 
+def _unseen(run_dir: Path, child: subprocess.Popen[bytes] | None) -> bool:
+    """Whether our supervisor lives although the run's directory was deleted under it."""
+    return child is not None and child.poll() is None and not run_dir.is_dir()
+
+
 def _end(run_dir: Path, manifest: Manifest, wish: Wish | None) -> Attended:
     """End a run; one whose supervisor does not get to its word stays open for the next daemon."""
     state = launch.end(run_dir, manifest.grace_s)
     return Attended(None if state.phase == "running" else state, wish)
 
 
-def _give_up(run_dir: Path, wish: Wish | None) -> Attended | None:
-    """Take an unclaimed run away from its supervisor; None when one has it after all."""
-    try:
-        taken = launch.disown(run_dir)
-    except OSError:
-        # Nobody can claim it on such a disk either; with a wish it stays for the next daemon.
-        return None if wish is None else Attended(None, wish)
-    return Attended(launch.look(run_dir), wish) if taken else None
+def _give_up(
+    run_dir: Path, child: subprocess.Popen[bytes] | None, wish: Wish | None
+) -> Attended | None:
+    """Take an unclaimed run away from its supervisor; None when one may have it after all."""
+    if _unseen(run_dir, child):
+        if wish is None or child is None:
+            return None
+        child.terminate()
+        return Attended(None, wish)
+    if launch.disown(run_dir):
+        return Attended(launch.look(run_dir), wish)
+    if wish is not None and launch.look(run_dir).phase == "unclaimed":
+        # The disk will not have the word, so nobody can claim it either: for the next daemon.
+        return Attended(None, wish)
+    return None
 
 
 def _unhang(state: launch.RunState) -> None:

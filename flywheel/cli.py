@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from flywheel import cli_daemon, cli_ledger, cli_levers
+from flywheel import cli_daemon, cli_ledger, cli_levers, cli_selftest
 from flywheel.errors import FlywheelError
 from flywheel.terminal import (
     FAILED,
@@ -151,6 +151,7 @@ app.command("status")(cli_daemon.status)
 app.command("attach")(cli_daemon.attach)
 app.command("stop")(cli_daemon.stop_)
 app.command("resume")(cli_daemon.resume)
+app.command("selftest")(cli_selftest.selftest)
 
 
 @app.command("doctor")
