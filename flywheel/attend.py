@@ -131,12 +131,12 @@ def _give_up(
             return None
         child.terminate()
         return Attended(None, wish)
-    if launch.disown(run_dir):
-        return Attended(launch.look(run_dir), wish)
-    if wish is not None and launch.look(run_dir).phase == "unclaimed":
-        # The disk will not have the word, so nobody can claim it either: for the next daemon.
-        return Attended(None, wish)
-    return None
+    try:
+        taken = launch.disown(run_dir)
+    except OSError:
+        # Nobody can claim it on such a disk either; with a wish it stays for the next daemon.
+        return None if wish is None else Attended(None, wish)
+    return Attended(launch.look(run_dir), wish) if taken else None
 
 
 def _unhang(state: launch.RunState) -> None:

@@ -115,16 +115,10 @@ def _free(run_dir: Path) -> bool:
 
 
 def disown(run_dir: Path) -> bool:
-    """Take an unclaimed run away from any supervisor still on its way.
-
-    False when one has it, or when the disk will not have the word now.
-    """
+    """Take an unclaimed run away from any supervisor still on its way; False when one has it."""
     if not run_dir.is_dir():
         return True
-    try:
-        return create_whole(run_dir / CLAIM_FILE, dump({"disowned": True}))
-    except OSError:
-        return False
+    return create_whole(run_dir / CLAIM_FILE, dump({"disowned": True}))
 
 
 def end(run_dir: Path, grace_s: float = 5.0) -> RunState:

@@ -203,7 +203,9 @@ class Night:
             child = launch.start(run_dir, lease_fds=self._lease.fds if self._lease else ())
         except LaunchError as error:
             self.display.say(str(error), STYLES["void"])
-            launch.disown(run_dir)
+            # No supervisor was started, so on a full disk this may be left undone.
+            with contextlib.suppress(OSError):
+                launch.disown(run_dir)
             return Attended(launch.RunState("unclaimed", None, None, None))
         attended = self._attend(run_dir, manifest, child)
         if attended.state is not None:

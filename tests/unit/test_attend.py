@@ -108,7 +108,10 @@ def test_a_log_that_changed_or_was_contaminated_is_void(
 def test_a_run_that_cannot_even_be_disowned_waits_for_the_disk_or_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "disown", lambda _: False)
+    def full(_: Path) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(launch, "disown", full)
     wishes = Wishes(tmp_path / "l.db", FakeClock())
     wishes.interrupt("Ctrl-C")
     done = attend.attend(tmp_path / "r1", manifest(), wishes)

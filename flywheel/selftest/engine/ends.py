@@ -124,14 +124,6 @@ def _memory_limit(program: Program) -> None:
         hoard.append(bytearray(64 << 20))
 
 
-def _grow(program: Program) -> None:
-    """Take memory and hold it, beating, until somebody ends this."""
-    hoard = [bytearray(program.args.bytes)]
-    program.journal.heartbeat_s = 0.1
-    program.journal.rest(FOR_EVER_S)
-    del hoard
-
-
 def _file_limit(program: Program) -> None:
     size = program.journal.stream.tell() + 1000
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -234,7 +226,6 @@ ENDS: dict[str, Ending] = {
     "renonced": Ending("load", _replay_renonced),
     "hang_early": Ending("start", _hang),
     "memory_limit": Ending("start", _memory_limit),
-    "grows": Ending("start", _grow),
     "file_limit": Ending("start", _file_limit),
     "daemonises": Ending("start", _daemonise),
     "clock_back": Ending("middle", _clock(-2.0)),
