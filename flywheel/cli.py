@@ -21,6 +21,7 @@ from flywheel import (
     cli_levers,
     cli_readjudicate,
     cli_report,
+    cli_selftest,
     cli_width,
 )
 from flywheel.errors import FlywheelError
@@ -145,6 +146,7 @@ app.command("status")(cli_daemon.status)
 app.command("attach")(cli_daemon.attach)
 app.command("stop")(cli_daemon.stop_)
 app.command("resume")(cli_daemon.resume)
+app.command("selftest")(cli_selftest.selftest)
 
 
 @app.command("doctor")

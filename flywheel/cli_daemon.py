@@ -198,11 +198,15 @@ def _wait_gone(path: Path, patience_s: float) -> bool:
 
 def _end_live_runs(path: Path) -> list[str]:
     """End every live run that a stopped daemon left to its supervisor."""
-    from flywheel import launch
+    from flywheel import identity, launch
 
     ended = []
     for run_dir in sorted((path.parent / "runs").glob("r*")):
-        if launch.look(run_dir).phase == "running":
+        state = launch.look(run_dir)
+        orphaned = state.phase == "lost" and state.engine is not None and bool(
+            identity.group_members(state.engine)
+        )
+        if state.phase == "running" or orphaned:
             launch.end(run_dir)
             ended.append(run_dir.name)
     return ended

@@ -97,9 +97,9 @@ def test_the_best_is_written_as_soon_as_a_daemon_is_back(box: Box) -> None:
 
 
 def test_of_daemons_that_race_for_a_ledger_one_works(box: Box) -> None:
-    racers = [box.daemon("--budget-runs", "1", engine=("--sleep", "1")) for _ in range(3)]
+    racers = [box.daemon("--budget-runs", "1", engine=("--sleep", "1")) for _ in range(2)]
     told = [racer.communicate(timeout=60) for racer in racers]
-    assert sorted(racer.returncode for racer in racers) == [0, 3, 3], told
+    assert sorted(racer.returncode for racer in racers) == [0, 3], told
     refused = [err for _, err in told if err]
     assert all("is held by process" in err for err in refused)
     assert box.launches() == 1
