@@ -78,8 +78,7 @@ def attend(
         if (
             state.phase == "unclaimed"
             and (ending or now >= began + CLAIM_S or not _on_its_way(run_dir, child))
-            and not _unseen(run_dir, child)
-            and (done := _give_up(run_dir, wish if ending else None)) is not None
+            and (done := _give_up(run_dir, child, wish if ending else None)) is not None
         ):
             return done
         if ending and state.phase == "running":
@@ -123,8 +122,15 @@ def _end(run_dir: Path, manifest: Manifest, wish: Wish | None) -> Attended:
     return Attended(None if state.phase == "running" else state, wish)
 
 
-def _give_up(run_dir: Path, wish: Wish | None) -> Attended | None:
-    """Take an unclaimed run away from its supervisor; None when one has it after all."""
+def _give_up(
+    run_dir: Path, child: subprocess.Popen[bytes] | None, wish: Wish | None
+) -> Attended | None:
+    """Take an unclaimed run away from its supervisor; None when one may have it after all."""
+    if _unseen(run_dir, child):
+        if wish is None or child is None:
+            return None
+        child.terminate()
+        return Attended(None, wish)
     try:
         taken = launch.disown(run_dir)
     except OSError:
