@@ -12,7 +12,7 @@ from typing import Any
 from flywheel import best as best_of
 from flywheel.clock import count
 from flywheel.errors import UsageError
-from flywheel.ledger.rows import VariantRow, View
+from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
 from flywheel.lever import canonical, fingerprint
 from flywheel.report import find
 from flywheel.report.headline import fractions
@@ -20,7 +20,7 @@ from flywheel.report.tables import Line, Page, wrapped
 from flywheel.report.words import ends
 
 _DECISION = re.compile(r"^[Dd]?(\d+)$")
-_ARM = re.compile(r"^(r\w[\w.-]*?)(?::([AB]))?$")
+_ARM = re.compile(r"^(r\w[\w.-]*?)(?::([A-Z]))?$")
 SHORTEST = 6
 
 
@@ -113,9 +113,25 @@ def _run_or_fingerprint(view: View, wanted: str) -> tuple[str, Mapping[str, Any]
         hint = "best, first, a decision (D7), a variant, a run, a JSON file or a fingerprint"
         raise UsageError(f"{wanted!r} names no configuration; give {hint}.")
     variant, block, run = find.run(view, match[1])
-    arm = match[2] or ("B" if block.hot else block.pattern[run.slot])
-    config = variant.incumbent if arm == "A" else variant.candidate
-    return f"arm {arm} of run {run.id}", config
+    arms = _arms(view, variant, block, run)
+    arm = match[2] or max(arms)
+    if arm not in arms:
+        raise UsageError(f"run {run.id} has no arm {arm}; it has {' and '.join(arms)}.")
+    return f"arm {arm} of run {run.id}", arms[arm]
+
+
+def _arms(
+    view: View, variant: VariantRow, block: BlockRow, run: RunRow
+) -> dict[str, Mapping[str, Any]]:
+    """The configurations that a run held: both of a hot block, the one of its slot of a cold."""
+    both = {"A": variant.incumbent, "B": variant.candidate}
+    if block.hot:
+        return both
+    if block.mate_id is None:
+        return {block.pattern[run.slot]: both[block.pattern[run.slot]]}
+    # A screen holds two candidates between two incumbents.
+    mate = view.variant(block.mate_id).candidate
+    return dict([(("A", both["A"]), ("B", both["B"]), ("C", mate), ("A", both["A"]))[run.slot]])
 
 
 def _from_file(path: Path) -> Mapping[str, Any]:

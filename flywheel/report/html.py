@@ -41,7 +41,7 @@ def render(document: Document) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{escape(document.title)}</title><style>{style}</style></head>\n"
-        f"<body>{body}<script>{script}</script></body></html>\n"
+        f"<body><main>{body}</main><script>{script}</script></body></html>\n"
     )
 
 

@@ -10,7 +10,7 @@ from flywheel.clock import count
 from flywheel.report.document import Document
 from flywheel.report.evidence import Evidence
 
-SHOWN_RUNS = 8
+SHOWN_RUNS = 60
 
 
 def section(title: str, body: str) -> str:

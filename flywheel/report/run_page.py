@@ -108,7 +108,7 @@ def lines(page: RunPage, paper: Page) -> Iterator[Line]:
                 f"load {page.slot + 1})"),
         ("ran", ran + status), ("detail", run.detail),
         ("guard", _told(page.guard) if page.guard else "none recorded"),
-        ("left", _told(page.left)),
+        ("exit", _told(page.left)),
         ("log", f"{count(page.evidence.total, 'line')}, sha256 {run.sha256[:16]}"
                 if run.sha256 else "none stored"),
         ("to repeat", run.repeat),

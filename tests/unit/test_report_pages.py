@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from flywheel.campaign import QUICK
 from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger, log_text
-from flywheel.report import diff_page, find, glyphs, html, lever_page, tables
+from flywheel.report import diff_page, find, glyphs, html, lever_page, run_page, tables
 from flywheel.report.gather import gather
 from flywheel.report.since import moment
 
@@ -82,6 +83,7 @@ def test_every_page_explains_itself_with_an_example(
         (("diff", "best", "v9999"), "names no configuration"),
         (("diff", "best", "nowhere.json"), "no readable JSON file"),
         (("diff", "best", "r99999"), "there is no run"),
+        (("diff", "best", "r00006:C"), "has no arm C; it has A and B"),
         (("--since", "lately",), "--since wants"),
         (("--check",), "--check goes with --md"),
         (("--html", "/proc/none/x.html"), "cannot be written"),
@@ -159,6 +161,32 @@ def test_a_run_with_its_manifest_numbers_and_lines(told: Json, printed: Any) -> 
     text = printed("run", "r00006")
     for part in ("guard none recorded", "exit status 0", "arm B", "to repeat", "sha256", "L15"):
         assert part in text
+
+
+def test_a_run_says_what_its_guard_saw(made: views.View) -> None:
+    variant = made.variants[0]
+    block = variant.blocks[0]
+    told = {"verdict": "killed", "killed_at_bytes": 1_900_000_000, "reaction_s": 0.21}
+    run = replace(block.runs[0], outcome="killed", code="guard_killed",
+                  evidence={"exit": {"status": -9, "guard": told}})  # fmt: skip
+    page = run_page.run_page((variant, block, run), {}, None, ())
+    assert page.guard == told
+    text = [line.text for line in run_page.lines(page, tables.Page(40))]
+    assert max(len(line) for line in text) <= 40
+    whole = " ".join(" ".join(text).split())
+    assert "guard verdict killed, killed_at_bytes 1900000000, reaction_s 0.21" in whole
+    assert "exit status -9" in whole
+
+
+@pytest.mark.parametrize("words", [("lever", "row.tile.6"), ("run", "r00006"),
+                                   ("diff", "first", "v0010")])  # fmt: skip
+def test_the_pages_survive_forty_columns(
+    night: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "40")
+    assert cli.main(["report", *words, "--ledger", str(night)]) == 0
+    assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 40
 
 
 def test_a_run_prints_its_stored_log_and_what_repeats_it(
@@ -378,6 +406,9 @@ def test_a_screen_is_told_on_the_pages_of_both_its_levers(tmp_path: Path) -> Non
     assert "screen: " in texts[0]
     assert "passed the screen" in texts[0]
     assert "screened out" in texts[1]
+    block = next(b for b in view.blocks() if b.mate_id is not None)
+    for run, change in zip(block.runs, ({}, levers[0].change, levers[1].change, {}), strict=True):
+        assert dict(diff_page.side(view, run.id).config) == dict(change)
     document = gather(opened, levers)
     turned_away = next(row for row in document.rows if row.code == "screened_out")
     assert turned_away.sample == "a screen"
