@@ -17,7 +17,7 @@ from flywheel.report.detail import best_runs, detail
 from flywheel.report.document import Cost, Figure
 from flywheel.report.scope import Scope
 from flywheel.report.trace import bounded_exp, newest_timed, spread_between
-from flywheel.report.words import ends, minutes, ms, seconds_between, stamp
+from flywheel.report.words import ends, minutes, ms, seconds_between, spread_words, stamp
 
 PROVISIONAL_LOADS, PROVISIONAL_SESSIONS = 3, 2
 
@@ -70,9 +70,9 @@ def _spread(scope: Scope) -> str:
     if newest is None or newest.estimate is None:
         return ""
     within = _rms([b.estimate.within_sd for _, b in measured if b.estimate])
-    text = f" · spread {within * 100:.2g} % within a load"
+    text = f" · spread {spread_words(within)} within a load"
     between = spread_between(scope.view, newest)
-    return text if between is None else f"{text}, {between * 100:.2g} % between loads"
+    return text if between is None else f"{text}, {spread_words(between)} between loads"
 
 
 def _rms(values: Sequence[float]) -> float:

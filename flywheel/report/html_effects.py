@@ -8,7 +8,7 @@ from html import escape
 from flywheel.report import glyphs, plots
 from flywheel.report.document import BlockLine, Document, Row
 from flywheel.report.markup import Links, section
-from flywheel.report.words import ms, predicted
+from flywheel.report.words import ms, predicted, spread_words
 
 ENDINGS = ("promoted", "rejected", "inconclusive", "incorrect")
 MEANING = {
@@ -78,7 +78,8 @@ def _block(links: Links, block: BlockLine) -> str:
     if block.gain is None or block.within is None or block.level is None:
         return f"{escape(block.id)} void: {escape(block.void_code or 'open')} · {runs}"
     unit = f"tau {block.level:.2f}" if block.metric == "tau" else f"{ms(block.level)} ms/token"
+    word = "saves" if block.gain >= 0 else "costs"
     return (
-        f"{escape(block.id)} saves {block.gain * 100:+.2f} %, within {block.within * 100:.2g} %, "
+        f"{escape(block.id)} {word} {abs(block.gain) * 100:.2f} %, within {spread_words(block.within)}, "
         f"against {unit} · {runs}"
     )
