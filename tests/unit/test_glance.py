@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from records import NOW, World, drive, lever
 
-from flywheel import glance, identity, judge
+from flywheel import cli, cli_daemon, glance, identity, judge
 from flywheel.campaign import QUICK
 from flywheel.cli_daemon import status_lines
 from flywheel.display import Scene
@@ -97,7 +97,7 @@ def test_status_needs_neither_the_statistics_nor_sqlalchemy(tmp_path: Path) -> N
         "import sys\n"
         "from flywheel import cli\n"
         f"status = cli.main(['status', '--json', '--ledger', {str(tmp_path / 'ledger.db')!r}])\n"
-        "slow = [name for name in ('scipy', 'numpy', 'sqlalchemy', 'apscheduler') "
+        "slow = [name for name in ('scipy', 'numpy', 'sqlalchemy', 'apscheduler', 'pydantic') "
         "if name in sys.modules]\n"
         "sys.exit(f'loaded {slow}' if slow or status else 0)\n"
     )
@@ -125,3 +125,23 @@ def test_a_status_file_is_believed_only_while_its_daemon_lives(tmp_path: Path) -
     assert glance.daemon(ledger)["alive"]
     glance.status_path(ledger).write_text(dump({"daemon": {**me, "start_ticks": 1}}))
     assert not glance.daemon(ledger)["alive"]
+
+
+def test_a_plain_status_is_answered_alike_with_and_without_typer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.db"
+    campaign(path).close()
+    told = []
+    for words in (["--ledger", str(path), "--json"], [f"--ledger={path}", "--json"]):
+        assert cli.main(["status", *words]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+    monkeypatch.setenv("FLYWHEEL_LEDGER", str(path))
+    assert cli.main(["status"]) == 0
+    assert "campaign: quick" in capsys.readouterr().out
+    for words in (["--ledger"], ["--ledger", "--json"], ["--frob"]):
+        assert cli_daemon.at_once(["status", *words]) is None
+        assert cli.main(["status", *words]) == 2
+        capsys.readouterr()
+    assert cli_daemon.at_once(["stop"]) is None
