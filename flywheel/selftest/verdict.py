@@ -72,7 +72,7 @@ def verdict(fault: Fault, scene: Scene, seconds: float) -> Verdict:
     outcome, code = first[1] or "open", first[2] or ""
     wanted = f"{fault.outcome} {' | '.join(fault.codes)}".strip()
     wrong = list(scene.notes)
-    if outcome != fault.outcome or (code not in fault.codes and (code or fault.codes)):
+    if outcome != fault.outcome or code not in fault.codes:
         wrong.append(f"recorded as {outcome} {code} ({first[3]})")
     if len(runs) > 1:
         wrong.append(f"{len(runs)} runs were planned, not 1")

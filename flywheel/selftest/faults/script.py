@@ -24,4 +24,4 @@ def scripted_fault(
     def inject(scene: Scene) -> None:
         scene.loop("--fault", fault or name, *options, **(order or {}))
 
-    return Fault(name, noun, injected, outcome, tuple(codes.split()), inject, **fields)
+    return Fault(name, noun, injected, outcome, tuple(codes.split()) or ("",), inject, **fields)
