@@ -30,6 +30,8 @@ from flywheel.terminal import (
 )
 
 GONE_PATIENCE_S = 30.0
+# The status file is written every two seconds; a daemon this much later hangs, or its disk is full.
+SILENT_S = 30.0
 
 
 def status(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -> int:
@@ -89,6 +91,8 @@ def status_lines(told: dict[str, Any]) -> list[str]:
     if told["running"]:
         since = beat.get("doing_since_utc") or beat.get("started_utc")
         lines.append(f"running: {beat.get('doing')}, since {since} (process {told['pid']})")
+        if (beat.get("silent_s") or 0.0) > SILENT_S:
+            lines.append(f"no sign of life for {span_text(beat['silent_s'])}")
         if beat.get("run"):
             lines.append(f"run: {beat['run']}{_progress_text(told['progress'])}")
         lines.append(f"so far: {count(int(beat.get('runs') or 0), 'run')}, {beat.get('ok')} good")

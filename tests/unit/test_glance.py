@@ -81,6 +81,8 @@ def test_a_running_daemon_is_described(tmp_path: Path) -> None:
         "stop": None, "halts": [], "halted": None, "open_runs": ["r1", "r0"], "finding": None,
         "campaign": None,
     }  # fmt: skip
+    silent = {**told, "daemon": {**told["daemon"], "silent_s": 95.0}}  # type: ignore[dict-item]
+    assert "no sign of life for 1 min 35 s" in status_lines(silent)
     assert status_lines(told) == [
         "running: lever: threads -> 2, since 2026-11-28T22:00:00Z (process 7)",
         "run: r1, points 3/8",
@@ -119,7 +121,7 @@ def test_a_scene_survives_the_status_file(tmp_path: Path) -> None:
 
 def test_a_status_file_is_believed_only_while_its_daemon_lives(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.db"
-    assert glance.daemon(ledger) == {"alive": False}
+    assert glance.daemon(ledger) == {"alive": False, "silent_s": None}
     me = identity.current().to_json()
     glance.status_path(ledger).write_text(dump({"daemon": me}))
     assert glance.daemon(ledger)["alive"]
