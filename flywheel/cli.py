@@ -186,8 +186,10 @@ _ClickError: type[Exception] = next(
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code and never lets a traceback out for a user's mistake."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    command = typer.main.get_command(app)
     try:
+        if (answered := cli_daemon.at_once(arguments)) is not None:
+            return answered
+        command = typer.main.get_command(app)
         result = command.main(args=arguments, prog_name="flywheel", standalone_mode=False)
     except FlywheelError as error:
         return _fail(str(error), error.exit_code, arguments)
