@@ -80,6 +80,6 @@ def _block(links: Links, block: BlockLine) -> str:
     unit = f"tau {block.level:.2f}" if block.metric == "tau" else f"{ms(block.level)} ms/token"
     word = "saves" if block.gain >= 0 else "costs"
     return (
-        f"{escape(block.id)} {word} {abs(block.gain) * 100:.2f} %, within {spread_words(block.within)}, "
-        f"against {unit} · {runs}"
+        f"{escape(block.id)} {word} {abs(block.gain) * 100:.2f} %, "
+        f"within {spread_words(block.within)}, against {unit} · {runs}"
     )
