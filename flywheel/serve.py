@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import host, identity, tenants
-from flywheel.errors import FlywheelError, Refused
+from flywheel.errors import FlywheelError, Refused, UsageError
 from flywheel.identity import Identity
 from flywheel.lease import Lease, device_path
 
@@ -55,6 +57,20 @@ def argv(config: Path, address: Address, command: tuple[str, ...] = SERVER_COMMA
     ]  # fmt: skip
 
 
+def check_free(address: Address) -> None:
+    """Refused when another program listens there; UsageError where nobody can listen."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            where = f"port {address.port} of {address.host}"
+            if error.errno == errno.EADDRINUSE:
+                raise Refused(f"{where} is taken by another program; choose --port.") from error
+            raise UsageError(f"{where} cannot be listened on: {error.strerror}.") from error
+
+
 class Server:
     """A started server; leave its ``with`` block and its whole group is gone."""
 
@@ -90,6 +106,7 @@ class Server:
             # A stale server on the port would answer for ours.
             if health(address, 0.5) is not None:
                 raise Refused(f"something already answers at {address.url}/health.")
+            check_free(address)
             with log.open("ab") as stream:
                 began_bytes = stream.tell()
                 child = subprocess.Popen(

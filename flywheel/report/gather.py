@@ -2,55 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from sqlalchemy import Connection
+from collections.abc import Sequence
 
 from flywheel import best as best_of
 from flywheel import plan
-from flywheel.best import Best
 from flywheel.eligible import admit
 from flywheel.ledger import halts, views
-from flywheel.ledger.halts import HaltRow
 from flywheel.ledger.store import Ledger
 from flywheel.lever import KINDS, Lever
-from flywheel.measurement import Measurement
 from flywheel.report.compose import best_runs, build
 from flywheel.report.detail import NEWEST
 from flywheel.report.document import Document
-
-
-@dataclass(frozen=True, slots=True)
-class Material:
-    """All that a report reads. `settled` is the evidence of the halts that were lifted."""
-
-    view: views.View
-    best: Best
-    effective: Mapping[str, Mapping[str, Any]]
-    standing: tuple[HaltRow, ...]
-    settled: frozenset[tuple[str, str | None]]
-    measured: Mapping[str, tuple[Measurement, ...]]
-
-
-def read(connection: Connection) -> Material:
-    """Read the history, and the measurements of the newest runs of the best configuration.
-
-    Raises LedgerError when the ledger holds no campaign.
-    """
-    view = views.load(connection)
-    best = best_of.fold(view)
-    standing = halts.standing(connection)
-    runs = {run for run, _ in best_runs(view, best)[:NEWEST]}
-    return Material(
-        view=view,
-        best=best,
-        effective=views.effective_configs(connection),
-        standing=standing,
-        settled=halts.known(connection) - {(one.code, one.run_id) for one in standing},
-        measured={run: views.measurements(connection, run) for run in runs},
-    )
 
 
 def gather(ledger: Ledger, levers: Sequence[Lever]) -> Document:
@@ -59,15 +21,20 @@ def gather(ledger: Ledger, levers: Sequence[Lever]) -> Document:
     Raises LedgerError when the ledger holds no campaign.
     """
     with ledger.reading() as connection:
-        found = read(connection)
-    view, standing = found.view, found.standing
-    step = plan.next_step(view, levers, effective=found.effective, settled=found.settled)
+        view = views.load(connection)
+        best = best_of.fold(view)
+        effective = views.effective_configs(connection)
+        runs = {run for run, _ in best_runs(view, best)[:NEWEST]}
+        standing = halts.standing(connection)
+        settled = halts.known(connection) - {(one.code, one.run_id) for one in standing}
+        measured = {run: views.measurements(connection, run) for run in runs}
+    step = plan.next_step(view, levers, effective=effective, settled=settled)
     if standing:
         said = f"{standing[0].reason.rstrip('.')}; flywheel resume --why lifts it"
         step = plan.Stop(said, halt=True)
-    _, refused = admit(view, levers, found.best, found.effective, KINDS)
+    _, refused = admit(view, levers, best, effective, KINDS)
     notes = [r.reason for r in refused if "same change" in r.reason or "closed by" in r.reason]
-    return build(view, next_step=describe(step), measured=found.measured, notes=notes)
+    return build(view, next_step=describe(step), measured=measured, notes=notes)
 
 
 def describe(step: plan.Step) -> str:

@@ -34,14 +34,14 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Order]:
     patch.setattr(store, "SYNCHRONOUS", "OFF")
     asked = order(root, "--effect", "threads=2:0.8", "--effect", "moe=gather:1.1")
     faster, slower = lever(), lever("moe", "gather")
-    dies = order(root, "--fault", "sigkill", "--only-arm", "attention=joint", budget_runs=3)
+    dies = order(root, "--fault", "sigkill", budget_runs=1)
     with opened(asked) as ledger:
         night(asked, ledger, [faster, slower], io.StringIO()).run()
         judge.close_campaign(ledger, 1, "the first is over", now_utc="2026-11-29T00:00:00Z")
         cold = lever("attention", "joint", hot=False)
         again = order(root, "--effect", "threads=2:0.8", budget_runs=6)
         night(again, ledger, [cold], io.StringIO()).run()
-        night(dies, ledger, [cold], io.StringIO()).run()
+        night(dies, ledger, [lever("prefill_chunk", 32)], io.StringIO()).run()
     yield asked
     patch.undo()
 

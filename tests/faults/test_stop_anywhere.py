@@ -88,6 +88,15 @@ def test_while_the_window_is_shut(tmp_path: Path) -> None:
         assert view(ledger).blocks() == ()
 
 
+def test_while_the_box_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_MAX_LOAD", "0.000001")
+    asked = order(tmp_path)
+    with opened(asked) as ledger:
+        told = stopped(asked, ledger)
+        assert told.stop_when(lambda: "load of the last minute" in told.one.doing) < LIMIT_S
+        assert view(ledger).blocks() == ()
+
+
 def test_in_the_pause_before_the_next_attempt(tmp_path: Path) -> None:
     asked = order(tmp_path, "--fault", "sigkill", settings=PATIENT)
     with opened(asked) as ledger:

@@ -1,0 +1,31 @@
+"""A port that is taken is a refusal, before anything is started."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from flywheel.errors import Refused, UsageError
+from flywheel.lease import holder
+from flywheel.serve import Address, Server, check_free
+
+
+def test_a_taken_port_is_refused_and_the_device_given_back(tmp_path: Path) -> None:
+    lock = tmp_path / "device.lock"
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", 0))
+        squatter.listen()
+        address = Address("127.0.0.1", squatter.getsockname()[1])
+        with pytest.raises(Refused, match=f"port {address.port} of 127.0.0.1 is taken") as refused:
+            Server.start(tmp_path / "best.json", address, log=tmp_path / "log", lease_path=lock)
+        assert refused.value.exit_code == 3
+    assert holder(lock) is None
+    assert not (tmp_path / "log").exists()
+    check_free(address)
+
+
+def test_an_address_of_nobody_is_a_mistake() -> None:
+    with pytest.raises(UsageError, match="cannot be listened on"):
+        check_free(Address("192.0.2.1", 8000))
