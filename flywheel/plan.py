@@ -249,7 +249,9 @@ def _lever_step(
     for candidate in ready:
         if (priced := _priced(view, campaign, best, candidate.lever)) is not None:
             return priced
-    order = ranked(view, ready)
+    # A family that is being screened goes first: the one that passed waits for all of them.
+    begun = {v.lever.group for v in view.of_campaign(campaign.id) if v.waiting}
+    order = sorted(ranked(view, ready), key=lambda c: c[0].lever.group not in begun)
     first, why = order[0]
     if not first.confirm and (screened := _screen_step(view, campaign, best, order)) is not None:
         return screened

@@ -9,6 +9,7 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,10 +18,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 
 from flywheel.campaign import FULL
-from flywheel.simulate import plot
+from flywheel.errors import FlywheelError, UsageError
+from flywheel.ledger import views
+from flywheel.simulate import page
 from flywheel.simulate.outcome import Summary
+from flywheel.simulate.permute import permute
 from flywheel.simulate.study import rows, study
 from flywheel.simulate.truth import LEVERS
+from flywheel.terminal import open_ledger
 
 SHORT, LONG = 4, 200
 
@@ -28,6 +33,19 @@ SHORT, LONG = 4, 200
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the study and print it; returns the exit code."""
     asked = _parser().parse_args(arguments)
+    try:
+        if asked.permute is not None:
+            return _permute(asked.permute, asked.campaigns or LONG, asked.seed, json_=asked.json)
+        if asked.stored is not None:
+            page.write(asked.docs or asked.stored.parent, _stored(asked.stored))
+            return 0
+        return _study(asked)
+    except (FlywheelError, OSError) as error:
+        sys.stderr.write(f"flywheel.simulate: {error}\n")
+        return error.exit_code if isinstance(error, FlywheelError) else 1
+
+
+def _study(asked: argparse.Namespace) -> int:
     campaigns = asked.campaigns or (LONG if asked.full else SHORT)
     wanted = rows()
     began = time.monotonic()
@@ -44,9 +62,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(found, campaigns, time.monotonic() - began)
     if asked.out:
         asked.out.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-    if asked.plots:
-        (asked.plots / "simulate-power.svg").write_text(plot.power(found), encoding="utf-8")
-        (asked.plots / "simulate-claims.svg").write_text(plot.claims(found), encoding="utf-8")
+    if asked.docs:
+        page.write(asked.docs, found)
+    return 0
+
+
+def _stored(path: Path) -> tuple[Summary, ...]:
+    try:
+        return tuple(Summary(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} holds no study: {error}.") from error
+
+
+def _permute(path: Path, times: int, seed: int, *, json_: bool) -> int:
+    opened = open_ledger(path)
+    try:
+        with opened.reading() as connection:
+            found = permute(views.load(connection), times, seed)
+    finally:
+        opened.close()
+    if json_:
+        sys.stdout.write(json.dumps(asdict(found)) + "\n")
+    else:
+        sys.stdout.write(
+            f"{found.promoted} of {found.decided} verdicts on shuffled labels are promotions "
+            f"(at most {found.high * 100:.2g} %); {found.times} shuffles\n"
+        )
     return 0
 
 
@@ -61,7 +102,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="the first campaign's seed")
     parser.add_argument("--processes", type=_count, default=1, help="worker processes")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
-    parser.add_argument("--plots", type=Path, help="also write the pictures into this folder")
+    parser.add_argument("--docs", type=Path, help="also write pictures and table into this folder")
+    parser.add_argument("--from", dest="stored", type=Path, metavar="FILE",
+                        help="run nothing: pictures and table from a study written by --out")
+    parser.add_argument("--permute", type=Path, metavar="LEDGER",
+                        help="run nothing: decide a real ledger again with its labels shuffled")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

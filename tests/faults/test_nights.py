@@ -54,6 +54,24 @@ def test_a_cold_lever_takes_four_loads_and_keeps_their_fingerprints(tmp_path: Pa
         assert Manifest.read(tmp_path / "runs" / run.id).fingerprints
 
 
+def test_two_cold_levers_are_screened_together_in_real_loads(tmp_path: Path) -> None:
+    asked = order(tmp_path, "--effect", "threads=2:0.7", "--effect", "moe=gather:1.3")
+    levers = [lever(hot=False), lever("moe", "gather", hot=False)]
+    out = io.StringIO()
+    with opened(asked) as ledger:
+        night(asked, ledger, levers, out).run()
+        rows = view(ledger)
+        tried = {v.lever.name: v for v in rows.variants if v.purpose == "lever"}
+        screen = next(b for b in rows.blocks() if b.screen)
+        assert [run.outcome for run in screen.runs] == ["ok"] * 4
+        assert screen.mate_id in {v.id for v in tried.values()}
+        assert tried["threads-2"].decision.promoted
+        assert tried["moe-gather"].decision.code == "screened_out"
+        assert rebuild(ledger).same
+    assert "screen of" in out.getvalue()
+    assert "passed the screen" in out.getvalue()
+
+
 def test_three_dead_runs_defer_a_lever_and_the_night_goes_on(tmp_path: Path) -> None:
     asked = order(tmp_path, "--fault", "sigkill", "--only-arm", "threads=2")
     out = io.StringIO()

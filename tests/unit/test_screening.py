@@ -120,6 +120,14 @@ def test_a_family_sends_one_member_to_its_confirmation(ledger: Ledger) -> None:
     assert rebuild(ledger).same
 
 
+def test_a_family_is_screened_without_others_in_between(ledger: Ledger) -> None:
+    later = replace(tiles(3)[0], predicted_gain=0.001)
+    others = [lever(f"x{i}", {f"x{i}": "on"}, predicted_gain=0.02) for i in range(2)]
+    drive(ledger, [*tiles(1), later, *others], World({'{"row_tile":1}': -0.06}))
+    order = [v.lever.name for v in see(ledger).variants if v.purpose == "lever"]
+    assert order[:2] == ["tile1", "tile3"]
+
+
 def test_levers_are_screened_when_tests_are_scarce(ledger: Ledger) -> None:
     judge.close_campaign(ledger, 1, "small", now_utc=NOW)
     scarce = replace(QUICK, budget=5)

@@ -10,9 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from records import NOW, World, drive, lever
 
+from flywheel import judge
+from flywheel.campaign import QUICK
+from flywheel.errors import UsageError
+from flywheel.ledger import views
+from flywheel.ledger.store import Ledger
 from flywheel.simulate import __main__ as program
-from flywheel.simulate import plot
+from flywheel.simulate import page
 from flywheel.simulate.box import BOXES, Box, Machine
 from flywheel.simulate.outcome import Outcome, Summary, summarise
 from flywheel.simulate.study import Row, campaign, rows, study
@@ -20,7 +26,6 @@ from flywheel.simulate.truth import draw
 
 CAMPAIGNS = 12
 FALSE, FALSE_NULL, POWER = 0.5, 0.2, 0.65
-FULL = Path(__file__).parents[2] / "docs/measurements/simulate-full.json"
 
 
 def one(rule: str, box: str = "base", truth: str = "mixed", campaigns: int = CAMPAIGNS) -> Summary:
@@ -125,7 +130,7 @@ def test_the_program_prints_json_and_draws_pictures(
     few = tuple(r for r in rows(robust=False) if r.rule in ("cold", "greedy"))
     monkeypatch.setattr(program, "rows", lambda: few)
     out = tmp_path / "study.json"
-    asked = ["--json", "--campaigns", "1", "--out", str(out), "--plots", str(tmp_path)]
+    asked = ["--json", "--campaigns", "1", "--out", str(out), "--docs", str(tmp_path)]
     assert program.main(asked) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(out.read_text())
@@ -139,17 +144,47 @@ def test_the_program_prints_json_and_draws_pictures(
     assert "false/campaign" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="no published study yet")
-def test_the_published_study_holds_the_published_bounds() -> None:
-    body = json.loads(FULL.read_text(encoding="utf-8"))
-    table = {(r["rule"], r["box"], r["truth"]): r for r in body["rows"]}
-    for rule in ("ours, cold blocks", "ours, hot blocks"):
-        mixed, null = (table[rule, "base", truth] for truth in ("mixed", "null"))
-        assert mixed["campaigns"] >= 100
-        assert mixed["false_high"] <= FALSE
-        assert null["false_high"] <= FALSE_NULL
-        assert mixed["power_low"] >= POWER
-    rebuilt = [Summary(**r) for r in body["rows"]]
-    docs = FULL.parents[1]
-    assert plot.power(rebuilt) == (docs / "simulate-power.svg").read_text(encoding="utf-8")
-    assert plot.claims(rebuilt) == (docs / "simulate-claims.svg").read_text(encoding="utf-8")
+def test_a_stored_study_is_drawn_again_without_running(tmp_path: Path) -> None:
+    found = study([Row("greedy"), Row("greedy", truth="null"), Row("greedy", truth="0.02")], 1)
+    stored = tmp_path / "study.json"
+    stored.write_text(json.dumps(program.document(found, 1, 1, 0.0)))
+    (tmp_path / page.PAGE).write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    assert program.main(["--from", str(stored), "--docs", str(tmp_path)]) == 0
+    text = (tmp_path / page.PAGE).read_text()
+    assert "old" not in text
+    assert text.startswith("before")
+    assert "| greedy against the stored best | base | 1.0 |" in text
+    assert "2 %" in text
+    assert (tmp_path / page.POWER).is_file()
+    with pytest.raises(UsageError, match="no place"):
+        page.put("nothing", found)
+
+
+def test_a_mistake_in_asking_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.json").write_text("{}")
+    assert program.main(["--from", str(tmp_path / "bad.json")]) == 2
+    assert "holds no study" in capsys.readouterr().err
+    assert program.main(["--permute", str(tmp_path / "none.db")]) == 2
+    assert "no ledger" in capsys.readouterr().err
+
+
+def test_shuffled_labels_of_a_real_history_promote_next_to_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The ledger has a clear promotion; with its labels shuffled it must go."""
+    path = tmp_path / "ledger.db"
+    ledger = Ledger.open(path)
+    judge.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
+    drive(ledger, [lever(f"l{i}", {f"f{i}": "on"}) for i in range(3)],
+          World({'{"f0":"on"}': -0.06}))
+    with ledger.reading() as connection:
+        assert any(d.promoted for d in views.load(connection).decisions)
+    ledger.close()
+    assert program.main(["--permute", str(path), "--campaigns", "60", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["decided"] >= 120
+    assert found["promoted"] <= found["decided"] / 50
+    assert program.main(["--permute", str(path), "--campaigns", "2"]) == 0
+    assert "shuffled labels" in capsys.readouterr().out
