@@ -56,6 +56,13 @@ def test_a_campaign_goes_on_until_something_it_stands_on_changes(
         "a person resumed after ruler_changed"
     )
     assert why(view, asked, "c") == "it was measured on another box (b), and this is c"
+    assert view.campaign is not None
+    last = {"checkpoint": str(asked.checkpoint), "suite": str(asked.suite)}
+    assert ends(view, view.campaign, asked, "b", frozenset(), last) is None
+    moved = {**last, "checkpoint": "/models/other"}
+    assert ends(view, view.campaign, asked, "b", frozenset(), moved) == (
+        f"another checkpoint was asked for: {tmp_path}"
+    )
     assert why(view, order(tmp_path, settings=FULL)) == "a campaign full was declared"
     assert why(view, order(tmp_path, new_campaign=True)) == "a new campaign was declared"
 
