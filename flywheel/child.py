@@ -44,8 +44,9 @@ class Child:
             for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
                 signal.signal(signum, signal.SIG_DFL)
             os.setpgid(0, 0)
-            # This copy would keep the pipe open after the parent's death.
-            os.close(self._go)
+            # Nothing is inherited, not even while it is held: no lease, no line to the guard, and
+            # no copy of the pipe that would keep it open after the parent's death.
+            _close_all_but(go_read, failure_write)
             if os.read(go_read, 1) != _GO:
                 os._exit(_ABANDONED)
             os.chdir(self._cwd)
@@ -53,9 +54,6 @@ class Child:
             said = os.open(self._output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             for source, target in ((null, 0), (said, 1), (said, 2)):
                 os.dup2(source, target)
-            # Nothing is inherited: no lease, no line to the guard.
-            for first, end in ((3, failure_write), (failure_write + 1, _open_limit())):
-                os.closerange(first, end)
             os.execvpe(self._argv[0], self._argv, self._environment)
         except BaseException as error:
             with contextlib.suppress(OSError):
@@ -75,6 +73,10 @@ class Child:
         return failure.decode("utf-8", "replace")
 
 
-def _open_limit() -> int:
-    """One more than the highest descriptor that this process has open."""
-    return 1 + max((int(name) for name in os.listdir("/proc/self/fd")), default=1023)
+def _close_all_but(*kept: int) -> None:
+    """Close every descriptor above the standard three that is not ``kept``."""
+    highest = max((int(name) for name in os.listdir("/proc/self/fd")), default=1023)
+    first = 3
+    for descriptor in (*sorted(kept), highest + 1):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
