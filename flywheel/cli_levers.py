@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,8 @@ from flywheel.terminal import (
     ledger_path,
     open_ledger,
 )
+
+NARROW = 84
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The levers: list, show, add, write."
@@ -89,13 +92,20 @@ def list_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -
     if json_:
         emit({"levers": [lever_json(lever, state[lever.name]) for lever in levers]})
         return 0
+    out = console()
     table = Table.grid(padding=(0, 2))
     for lever in levers:
-        table.add_row(
-            lever.name, Text(lever.label()), f"predicted {lever.predicted_gain * 100:.3g} %",
-            Text(state[lever.name]),
-        )  # fmt: skip
-    console().print(table if levers else "no lever is declared")
+        predicted = f"predicted {lever.predicted_gain * 100:.3g} %"
+        if out.width < NARROW:
+            # Four columns would be squeezed to a few letters each.
+            out.print(Text(f"{lever.name}  {predicted}"))
+            out.print(Padding(Text(f"{lever.label()}: {state[lever.name]}"), (0, 0, 0, 2)))
+        else:
+            table.add_row(lever.name, Text(lever.label()), predicted, Text(state[lever.name]))
+    if not levers:
+        out.print("no lever is declared")
+    elif out.width >= NARROW:
+        out.print(table)
     return 0
 
 

@@ -101,7 +101,9 @@ def test_unexpected_errors_have_codes_too(
         assert capsys.readouterr().err.startswith("flywheel: ")
 
 
-def test_a_lever_is_declared_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lever_is_declared_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ("--claim", "c", "--falsify", "f", "--predicted-gain", "0.05", "--json")
     assert flywheel("levers", "add", "zeta", "--set", "zeta_field=4", *words) == 0
     added = json.loads(capsys.readouterr().out)
@@ -121,6 +123,11 @@ def test_a_lever_is_declared_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["state"] for one in levers if one["name"] == "zeta"] == ["open"]
     assert flywheel("levers", "list") == 0
     assert "zeta_field -> 4" in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "40")
+    assert flywheel("levers", "list") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "zeta  predicted 5 %" in shown
+    assert "  zeta_field -> 4: open" in [line.rstrip() for line in shown]
     assert flywheel("levers", "show", "zeta") == 0
     assert "zeta_field" in capsys.readouterr().out
     assert flywheel("levers", "add", "cold", "--set", "theta=word", "--cold", *words[:-1]) == 0
