@@ -242,8 +242,12 @@ def end_family(
 ) -> bool:
     """TERM, then KILL after ``grace_s``, for all that is left of a run; True when nobody is."""
 
+    # Once its parent is dead nothing ties a process of a session of its own to the run any more.
+    known: set[Identity] = set()
+
     def members() -> tuple[Identity, ...]:
-        return family(leader, supervisor, spare)
+        known.update(family(leader, supervisor, spare))
+        return tuple(one for one in known if is_alive(one))
 
     def signal_all(signum: int) -> bool:
         return sum(send(one, signum) for one in members()) > 0
