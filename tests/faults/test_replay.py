@@ -12,7 +12,8 @@ import pytest
 from nights import lever, night, opened, order
 
 from flywheel import best, entry, judge
-from flywheel.errors import LedgerError, UsageError
+from flywheel.cli import main
+from flywheel.errors import LedgerError, RecordError, UsageError
 from flywheel.files import dump, read_json, write_atomic
 from flywheel.ledger import store, views
 from flywheel.ledger.rebuild import rebuild
@@ -142,7 +143,7 @@ def test_a_history_with_a_hole_is_refused_and_leaves_nothing(lived: Order, tmp_p
     with pytest.raises(LedgerError, match="does not say where its run belongs"):
         replay(runs, tmp_path / "again.db")
     manifest.write_text("{")
-    with pytest.raises(Exception, match="no readable"):
+    with pytest.raises(RecordError, match="no readable"):
         replay(runs, tmp_path / "again.db")
     assert [p.name for p in tmp_path.iterdir()] == ["runs"]
 
@@ -153,6 +154,17 @@ def test_an_existing_ledger_is_left_alone(lived: Order, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no run directories"):
         replay(tmp_path, tmp_path / "again.db")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_names_the_best_that_it_came_to(
+    lived: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = str(tmp_path / "again.db")
+    code = main(["ledger", "rebuild", "--from", str(lived.runs_dir), "--out", again, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert (told["best"], told["skipped"]) == ({"threads": 2}, [])
+    assert told["runs"] == len(list(lived.runs_dir.iterdir()))
 
 
 def test_a_manifest_carries_its_lineage(lived: Order) -> None:
