@@ -64,12 +64,20 @@ def machine() -> dict[str, Any]:
         "box": epoch.box(),
         "system": platform.platform(),
         "cores": host.cores(),
-        "flywheel": metadata.version("flywheel-engine"),
+        "flywheel": _version(),
         "schema": models.SCHEMA_VERSION,
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
         "load_1m": round(os.getloadavg()[0], 2),
     }
+
+
+def _version() -> str | None:
+    """The installed version; None in a tree that was never installed."""
+    try:
+        return metadata.version("flywheel-engine")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @contextmanager
