@@ -41,7 +41,7 @@ def verify(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) 
     from flywheel.ledger.verify import verify as verify_ledger
 
     path = ledger_path(ledger)
-    opened = open_ledger(path, private=True)
+    opened = open_ledger(path)
     try:
         with _progress(shown=not json_) as progress:
             found = verify_ledger(opened, progress=progress)
@@ -105,7 +105,7 @@ def rebuild(
         return _rebuild_from(runs, ledger_path(out_path), json_=json_)
     from flywheel.ledger.rebuild import rebuild as rebuild_ledger
 
-    opened = open_ledger(ledger_path(ledger), private=True)
+    opened = open_ledger(ledger_path(ledger))
     try:
         found = rebuild_ledger(opened)
     finally:
@@ -155,7 +155,7 @@ def export(
     """
     from flywheel.ledger.portable import export as export_ledger
 
-    opened = open_ledger(ledger_path(ledger), private=True)
+    opened = open_ledger(ledger_path(ledger))
     try:
         made = export_ledger(opened, out_path.expanduser())
     finally:

@@ -43,11 +43,8 @@ def ledger_path(path: Path) -> Path:
     return path.expanduser().resolve()
 
 
-def open_ledger(path: Path, *, writing: bool = False, private: bool = False) -> Ledger:
-    """The ledger at a path, to be read unless `writing`; UsageError when nothing is there.
-
-    A `private` one is a copy in memory, for a look that takes long.
-    """
+def open_ledger(path: Path, *, writing: bool = False) -> Ledger:
+    """The ledger at a path, to be read unless `writing`; UsageError when nothing is there."""
     if not path.exists():
         raise UsageError(f"there is no ledger at {path}; flywheel run makes one.")
     # Imported here: the ledger brings SQLAlchemy, which `flywheel stop` can do without.
@@ -55,7 +52,8 @@ def open_ledger(path: Path, *, writing: bool = False, private: bool = False) -> 
 
     if writing:
         return Ledger.open(path, create=False)
-    return Ledger.read(path, private=private)
+    # A copy in memory: however long a command looks, the loop never waits for it.
+    return Ledger.read(path, private=True)
 
 
 def console() -> Console:

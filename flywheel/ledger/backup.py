@@ -14,6 +14,7 @@ from flywheel.errors import LedgerError
 from flywheel.ledger.refusals import refusal
 
 KEPT = 7
+PATIENCE_S = 30.0
 _HEADER_BYTES = 100
 _CHUNK_BYTES = 1 << 20
 
@@ -62,8 +63,8 @@ def _copy(ledger: Path, name: str, *, unlike: Path | None = None) -> Path | None
     part = into / f".{name}.{os.getpid()}.part"
     try:
         into.mkdir(exist_ok=True)
-        with closing(_connect(ledger)) as source, closing(sqlite3.connect(part)) as copy:
-            source.backup(copy)
+        with closing(sqlite3.connect(part)) as copy:
+            copy_pages(ledger, copy)
             found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise LedgerError(f"{ledger} is damaged and was not copied: {found}")
@@ -100,8 +101,15 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=30)
+def copy_pages(ledger: Path, into: sqlite3.Connection) -> None:
+    """Copy every page of the ledger, as one transaction left it; sqlite3.Error when it cannot."""
+    uri = f"file:{quote(str(ledger.absolute()))}?mode=rw"
+    source = sqlite3.connect(uri, uri=True, timeout=PATIENCE_S, isolation_level=None)
+    with closing(source):
+        # The lock is taken here, with patience: the copying itself would wait without end.
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        source.backup(into)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -15,7 +15,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -198,8 +198,7 @@ def _memory_engine(path: Path) -> Engine:
 
     def connect() -> sqlite3.Connection:
         copy = sqlite3.connect(":memory:", check_same_thread=False)
-        with closing(_connect(path, "rw")) as file:
-            file.backup(copy)
+        backup.copy_pages(path, copy)
         return copy
 
     return _engine(connect, StaticPool)

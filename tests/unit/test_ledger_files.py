@@ -235,6 +235,9 @@ def test_a_locked_ledger_is_refused_as_busy(path: Path, monkeypatch: pytest.Monk
         assert caught.value.exit_code == 3
         with pytest.raises(LedgerBusy):
             Ledger.read(path)
+        monkeypatch.setattr(backup, "PATIENCE_S", 0.1)
+        with pytest.raises(LedgerBusy, match="locked"):
+            backup.back_up(path, NOW)
     finally:
         child.kill()
         child.communicate()

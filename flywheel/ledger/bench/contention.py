@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,17 +80,17 @@ def _start_reader(path: Path, seconds: float) -> subprocess.Popen[str]:
 
 def reader(path: Path, seconds: float) -> dict[str, Any]:
     """Poll what a report reads; what this process saw as JSON."""
-    ledger = Ledger.read(path)
 
     def poll() -> Iterator[None]:
         while True:
-            with ledger.reading() as connection:
+            # As every command that only looks: from a copy in memory.
+            ledger = Ledger.read(path, private=True)
+            with closing(ledger), ledger.reading() as connection:
                 _read(connection)
             yield
 
     began_s = time.monotonic()
     seen = _tally(seconds, READ_HZ, poll)
-    ledger.close()
     return seen.to_json(time.monotonic() - began_s)
 
 
