@@ -8,12 +8,14 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from flywheel import host
+from flywheel import epoch, host
 from flywheel.errors import UsageError
+from flywheel.ledger import models
 from flywheel.selftest import lanes
 from flywheel.selftest.healthy import Healthy, healthy
 from flywheel.selftest.lanes import Crashes
@@ -59,12 +61,23 @@ def chosen(only: Sequence[str]) -> tuple[str, ...]:
 def machine() -> dict[str, Any]:
     """Where the figures come from."""
     return {
+        "box": epoch.box(),
         "system": platform.platform(),
         "cores": host.cores(),
+        "flywheel": _version(),
+        "schema": models.SCHEMA_VERSION,
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
         "load_1m": round(os.getloadavg()[0], 2),
     }
+
+
+def _version() -> str | None:
+    """The installed version; None in a tree that was never installed."""
+    try:
+        return metadata.version("flywheel-engine")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @contextmanager
