@@ -158,6 +158,9 @@ def _unchanged(header: Header, end: Event, manifest: Manifest) -> None:
         raise RefusedLogError(
             "changed_underfoot", "the engine's source changed during the run", end.line
         )
+    # Engines of earlier versions did not take the suite's hash again.
+    if "suite_sha256" in end.body and end.digest("suite_sha256") != header.suite.sha256:
+        raise RefusedLogError("changed_underfoot", "the suite changed during the run", end.line)
 
 
 def _heartbeats(beats: Sequence[Event], span: Sequence[int], manifest: Manifest) -> None:
@@ -231,6 +234,7 @@ def _coverage(
     _once("plain", [(p.arm, p.prompt) for p in plains], manifest.planned_plains())
     _once("point", [(p.arm, p.prompt, p.repeat) for p in points], planned)
     _once("gate", [(g.arm, g.prompt, g.repeat) for g in gates], planned)
+    _in_order(points, manifest)
     widths = Counter((cost.arm, cost.width) for cost in step_costs)
     for (arm, width), times in widths.items():
         if times > 1 or arm not in manifest.arm_names:
@@ -238,6 +242,18 @@ def _coverage(
     for cost in step_costs:
         if cost.ns < LEAST_FORWARD_NS:
             raise RefusedLogError("impossible_rate", f"a step of {cost.ns} ns", cost.line)
+
+
+def _in_order(points: Sequence[Point], manifest: Manifest) -> None:
+    """Arms take turns as planned: the palindrome is what cancels a drift of the machine."""
+    wanted, found = list(manifest.config["order"]), dict[str, list[str]]()
+    for point in points:
+        found.setdefault(point.prompt, []).append(point.arm)
+    for prompt, arms in found.items():
+        if arms != wanted:
+            raise RefusedLogError(
+                "order_not_followed", f"prompt {prompt}: the arms ran as {' '.join(arms)}"
+            )
 
 
 def _entry(entry: Plain | Point, manifest: Manifest) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -69,7 +67,8 @@ def attend(
     while True:
         state = launch.look(run_dir)
         if state.phase in ("left", "lost"):
-            _bury(state, manifest)
+            if state.phase == "lost":
+                launch.bury(state, manifest.grace_s)
             return Attended(
                 state, None, around.contamination, around.code, around.evidence()
             )
@@ -79,9 +78,9 @@ def attend(
         if (
             state.phase == "unclaimed"
             and (ending or now >= began + CLAIM_S or not _on_its_way(run_dir, child))
-            and launch.disown(run_dir)
+            and (done := _give_up(run_dir, child, wish if ending else None)) is not None
         ):
-            return Attended(launch.look(run_dir), wish if ending else None)
+            return done
         if ending and state.phase == "running":
             return _end(run_dir, manifest, wish)
         if wish is not None and not ending:
@@ -112,17 +111,38 @@ def _on_its_way(run_dir: Path, child: subprocess.Popen[bytes] | None) -> bool:
     )
 
 
+def _unseen(run_dir: Path, child: subprocess.Popen[bytes] | None) -> bool:
+    """Whether our supervisor lives although the run's directory was deleted under it."""
+    return child is not None and child.poll() is None and not run_dir.is_dir()
+
+
 def _end(run_dir: Path, manifest: Manifest, wish: Wish | None) -> Attended:
     """End a run; one whose supervisor does not get to its word stays open for the next daemon."""
     state = launch.end(run_dir, manifest.grace_s)
     return Attended(None if state.phase == "running" else state, wish)
 
 
+def _give_up(
+    run_dir: Path, child: subprocess.Popen[bytes] | None, wish: Wish | None
+) -> Attended | None:
+    """Take an unclaimed run away from its supervisor; None when one may have it after all."""
+    if _unseen(run_dir, child):
+        if wish is None or child is None:
+            return None
+        child.terminate()
+        return Attended(None, wish)
+    try:
+        taken = launch.disown(run_dir)
+    except OSError:
+        # Nobody can claim it on such a disk either; with a wish it stays for the next daemon.
+        return None if wish is None else Attended(None, wish)
+    return Attended(launch.look(run_dir), wish) if taken else None
+
+
 def _unhang(state: launch.RunState) -> None:
     """Kill a supervisor that slept through its run's time limit; its engine is buried next."""
-    if state.supervisor is not None and identity.is_alive(state.supervisor):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(state.supervisor.pid, signal.SIGKILL)
+    if state.supervisor is not None:
+        identity.send(state.supervisor, signal.SIGKILL)
 
 
 def _nap(child: subprocess.Popen[bytes] | None) -> None:
@@ -134,10 +154,3 @@ def _nap(child: subprocess.Popen[bytes] | None) -> None:
         child.wait(POLL_S)
     except subprocess.TimeoutExpired:
         return
-
-
-def _bury(state: launch.RunState, manifest: Manifest) -> None:
-    """End what a lost supervisor's engine left running."""
-    if state.phase == "lost" and state.engine is not None:
-        session = None if state.supervisor is None else state.supervisor.pid
-        identity.end_group(state.engine, manifest.grace_s, session)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from flywheel import cli_daemon, cli_ledger, cli_levers, cli_readjudicate
+from flywheel import cli_daemon, cli_ledger, cli_levers, cli_readjudicate, cli_selftest
 from flywheel.errors import FlywheelError
 from flywheel.terminal import (
     FAILED,
@@ -152,6 +152,7 @@ app.command("status")(cli_daemon.status)
 app.command("attach")(cli_daemon.attach)
 app.command("stop")(cli_daemon.stop_)
 app.command("resume")(cli_daemon.resume)
+app.command("selftest")(cli_selftest.selftest)
 
 
 @app.command("doctor")
@@ -191,8 +192,10 @@ _ClickError: type[Exception] = next(
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code and never lets a traceback out for a user's mistake."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    command = typer.main.get_command(app)
     try:
+        if (answered := cli_daemon.at_once(arguments)) is not None:
+            return answered
+        command = typer.main.get_command(app)
         result = command.main(args=arguments, prog_name="flywheel", standalone_mode=False)
     except FlywheelError as error:
         return _fail(str(error), error.exit_code, arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from flywheel.clock import count, span_text, utc_text
 from flywheel.errors import UsageError
 from flywheel.files import read_json
 from flywheel.terminal import (
+    DEFAULT_LEDGER,
     FAILED,
     JsonOption,
     LedgerOption,
@@ -29,6 +30,8 @@ from flywheel.terminal import (
 )
 
 GONE_PATIENCE_S = 30.0
+# The status file is written every two seconds; a daemon this much later hangs, or its disk is full.
+SILENT_S = 30.0
 
 
 def status(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -> int:
@@ -46,6 +49,26 @@ def status(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) 
     for line in status_lines(told):
         out.print(Text(line))
     return 0
+
+
+def at_once(arguments: Sequence[str]) -> int | None:
+    """Answer a plain `status`; None for every other command line.
+
+    To have the options read by typer takes longer than to find the answer.
+    """
+    if list(arguments[:1]) != ["status"]:
+        return None
+    words, json_ = list(arguments[1:]), False
+    ledger = os.environ.get("FLYWHEEL_LEDGER") or DEFAULT_LEDGER
+    while words:
+        word = words.pop(0)
+        if word == "--json":
+            json_ = True
+        elif word == "--ledger" and words and not words[0].startswith("-"):
+            ledger = words.pop(0)
+        else:
+            return None
+    return status(Path(ledger), json_)
 
 
 def _progress(path: Path, run_id: object) -> dict[str, Any] | None:
@@ -68,6 +91,8 @@ def status_lines(told: dict[str, Any]) -> list[str]:
     if told["running"]:
         since = beat.get("doing_since_utc") or beat.get("started_utc")
         lines.append(f"running: {beat.get('doing')}, since {since} (process {told['pid']})")
+        if (beat.get("silent_s") or 0.0) > SILENT_S:
+            lines.append(f"no sign of life for {span_text(beat['silent_s'])}")
         if beat.get("run"):
             lines.append(f"run: {beat['run']}{_progress_text(told['progress'])}")
         lines.append(f"so far: {count(int(beat.get('runs') or 0), 'run')}, {beat.get('ok')} good")
@@ -198,11 +223,15 @@ def _wait_gone(path: Path, patience_s: float) -> bool:
 
 def _end_live_runs(path: Path) -> list[str]:
     """End every live run that a stopped daemon left to its supervisor."""
-    from flywheel import launch
+    from flywheel import identity, launch
 
     ended = []
     for run_dir in sorted((path.parent / "runs").glob("r*")):
-        if launch.look(run_dir).phase == "running":
+        state = launch.look(run_dir)
+        orphaned = state.phase == "lost" and state.engine is not None and bool(
+            identity.group_members(state.engine)
+        )
+        if state.phase == "running" or orphaned:
             launch.end(run_dir)
             ended.append(run_dir.name)
     return ended

@@ -41,10 +41,11 @@ def run(
     glance.history(order.ledger)
     with Lease.acquire(daemon_path(order.ledger), "flywheel run"):
         _alone(order)
-        stop.clear(order.ledger)
+        stop.clear_stale(order.ledger)
         asked = stop.requested(order.ledger)
         if asked is not None:
-            raise Refused(f"{asked.reason}; remove it to run.")
+            remedy = "; remove it to run" if asked.by_hand else ""
+            raise Refused(f"{asked.reason}{remedy}.")
         deadline_s = None if order.budget_s is None else clock.monotonic_s() + order.budget_s
         wishes = Wishes(order.ledger, clock, deadline_s=deadline_s)
         try:

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flywheel import best, host, judge
 from flywheel.halting import NEW_RULER, Evidence
+from flywheel.ledger import views
 from flywheel.ledger.rows import CampaignRow, View
 from flywheel.ledger.store import Ledger
 from flywheel.order import Order
 
 
 def ends(
-    view: View, campaign: CampaignRow, order: Order, box: str, settled: frozenset[Evidence]
+    view: View,
+    campaign: CampaignRow,
+    order: Order,
+    box: str,
+    settled: frozenset[Evidence],
+    last: Mapping[str, Any] | None = None,
 ) -> str | None:
-    """Why the open campaign cannot go on under this order on this box; None when it can. Pure."""
+    """Why the open campaign cannot go on under this order on this box; None when it can. Pure.
+
+    ``last`` is the engine configuration of its last run.
+    """
     if order.new_campaign:
         return "a new campaign was declared"
     if campaign.settings != order.settings:
         return f"a campaign {order.settings.label} was declared"
     if campaign.box != box:
         return f"it was measured on another box ({campaign.box}), and this is {box}"
+    for what, asked in (("checkpoint", order.checkpoint), ("suite", order.suite)):
+        if last is not None and last.get(what) != str(asked):
+            return f"another {what} was asked for: {asked}"
     mine = {run.id for v in view.of_campaign(campaign.id) for b in v.blocks for run in b.runs}
     changed = [code for code, run_id in settled if code in NEW_RULER and run_id in mine]
     return f"a person resumed after {changed[0]}" if changed else None
@@ -36,13 +50,24 @@ def declare(
     campaign, here = view.campaign, box()
     said = None
     if campaign is not None and campaign.ended is None:
-        said = ends(view, campaign, order, here, settled)
+        said = ends(view, campaign, order, here, settled, _last(ledger, view, campaign))
         if said is None:
             return None
         judge.close_campaign(ledger, campaign.id, said, now_utc=now_utc)
     start = best.fold(view).config if campaign is not None else order.first_config
     judge.open_campaign(ledger, order.settings, start=dict(start), box=here, now_utc=now_utc)
     return said
+
+
+def _last(ledger: Ledger, view: View, campaign: CampaignRow) -> Mapping[str, Any] | None:
+    """The engine configuration of a campaign's last run; None before there is one."""
+    blocks = [block for v in view.of_campaign(campaign.id) for block in v.blocks if block.runs]
+    if not blocks:
+        return None
+    newest = max(blocks, key=lambda block: block.serial).runs[-1]
+    with ledger.reading() as connection:
+        config = views.manifest(connection, newest.id).get("config")
+    return config if isinstance(config, dict) else None
 
 
 def box() -> str:

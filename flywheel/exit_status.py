@@ -20,6 +20,7 @@ class ExitStatus:
     ``stuck`` says that it could not be reaped at all, because SIGKILL did not end it.
     ``suspended_s`` is how long the box slept during the run, ``wall_step_s`` how far its wall clock
     was set in that time.  ``guard`` is None in a word from before there were guards.
+    ``disk_free_bytes`` is what the run's disk had left when the engine ended.
     """
 
     run_id: str
@@ -42,6 +43,7 @@ class ExitStatus:
     suspended_s: float = 0.0
     wall_step_s: float = 0.0
     guard: GuardWord | None = None
+    disk_free_bytes: int | None = None
 
     @property
     def clean(self) -> bool:
@@ -83,6 +85,7 @@ class ExitStatus:
             "stuck": (bool,),
             "suspended_s": (float, int),
             "wall_step_s": (float, int),
+            "disk_free_bytes": (int, type(None)),
         }
         for name, kinds in later.items():
             if name in value and type(value[name]) not in kinds:

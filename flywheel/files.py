@@ -42,8 +42,11 @@ def sync_folder(folder: Path) -> None:
 def create_whole(path: Path, text: str) -> bool:
     """Create ``path`` with its whole content, or return False because somebody else has."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
     try:
+        with part.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
         # A hard link fails if the name is taken, and never shows a half-written file.
         os.link(part, path)
     except FileExistsError:
@@ -51,6 +54,15 @@ def create_whole(path: Path, text: str) -> bool:
     finally:
         part.unlink(missing_ok=True)
     return True
+
+
+def free_bytes(folder: Path) -> int | None:
+    """The space left on a folder's disk; None when it does not say."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
 
 
 def dump(value: Any) -> str:

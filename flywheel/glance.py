@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -38,9 +39,15 @@ def require(ledger: Path) -> None:
 
 
 def daemon(ledger: Path) -> dict[str, Any]:
-    """The status file, and whether the daemon that wrote it still lives."""
-    body = read_json(status_path(ledger)) or {}
-    return {**body, "alive": identity.is_alive(Identity.from_json(body.get("daemon")))}
+    """The status file, whether the daemon that wrote it still lives, and how long ago that was."""
+    path = status_path(ledger)
+    body = read_json(path) or {}
+    try:
+        silent_s = max(0.0, round(time.time() - path.stat().st_mtime, 1))
+    except OSError:
+        silent_s = None
+    alive = identity.is_alive(Identity.from_json(body.get("daemon")))
+    return {**body, "alive": alive, "silent_s": silent_s}
 
 
 def status(ledger: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from flywheel import launch
 from flywheel.clock import utc_text
 from flywheel.exit_status import ExitStatus
+from flywheel.files import free_bytes
 from flywheel.judge import RunEnd
 from flywheel.manifest import Manifest
 from flywheel.parse import Refusal, parse
@@ -29,6 +30,12 @@ _OUTCOMES = {
     "supervisor_lost": "killed",
     **dict.fromkeys(BLOCKED_CODES, "blocked"),
 }
+# With less than this nothing can be written, and so nothing be said about it either.
+_FULL_BYTES = 65536
+_OF_A_FULL_DISK = (
+    "exit_status", "exit_signal", "log_empty", "seal_missing", "truncated", "malformed_event",
+    "supervisor_lost",
+)  # fmt: skip
 _NO_SPACE = ("no space left on device", "disk quota exceeded")
 
 
@@ -63,7 +70,7 @@ def ingest(
     outcome = _judge(run_dir, manifest, state, text, spoilt)
     refusal = outcome if isinstance(outcome, Refusal) else None
     if refusal is not None:
-        refusal = _explain(run_dir, refusal, stopped_as)
+        refusal = _explain(run_dir, refusal, stopped_as, _disk_full(run_dir, status))
     end = RunEnd(
         outcome="ok" if refusal is None else _OUTCOMES.get(refusal.code, "void"),
         code="" if refusal is None else refusal.code,
@@ -112,12 +119,20 @@ def _changed(text: str, status: ExitStatus) -> bool:
     return status.log_sha256 != digest
 
 
-def _explain(run_dir: Path, refusal: Refusal, stopped_as: str) -> Refusal:
+def _disk_full(run_dir: Path, status: ExitStatus | None) -> bool:
+    """Whether nothing could be written when the engine ended, or by a lost supervisor."""
+    free = free_bytes(run_dir) if status is None else status.disk_free_bytes
+    return free is not None and free < _FULL_BYTES
+
+
+def _explain(run_dir: Path, refusal: Refusal, stopped_as: str, disk_full: bool) -> Refusal:
     """Name a run that this loop ended, a full disk, and what the engine said last."""
     if refusal.code == "stopped":
         return Refusal(stopped_as, "the loop ended the run before it was done")
     if refusal.code == "gate_failed":
         return refusal
+    if disk_full and refusal.code in _OF_A_FULL_DISK:
+        return Refusal("disk_full", f"the disk was full when the run ended; {refusal.detail}")
     said = launch.stderr_tail(run_dir)
     if any(word in said.lower() for word in _NO_SPACE):
         return Refusal("disk_full", said.splitlines()[-1])

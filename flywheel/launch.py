@@ -92,7 +92,7 @@ def look(run_dir: Path) -> RunState:
     if left is not None:
         return RunState("left", supervisor, engine, left)
     if supervisor is None:
-        return RunState("unclaimed", None, engine, None)
+        return RunState("unclaimed" if _free(run_dir) else "lost", None, engine, None)
     if identity.is_alive(supervisor):
         return RunState("running", supervisor, engine, None)
     # It may have written its word between the first look and its death.
@@ -103,6 +103,15 @@ def look(run_dir: Path) -> RunState:
 
 def _identity(path: Path) -> Identity | None:
     return Identity.from_json(read_json(path))
+
+
+def _free(run_dir: Path) -> bool:
+    """Whether no supervisor ever claimed the run.
+
+    A claim appears whole or not at all, so one that names nobody was emptied by a loss of power.
+    """
+    claim = run_dir / CLAIM_FILE
+    return not claim.exists() or (read_json(claim) or {}).get("disowned") is True
 
 
 def disown(run_dir: Path) -> bool:

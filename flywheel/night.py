@@ -203,7 +203,9 @@ class Night:
             child = launch.start(run_dir, lease_fds=self._lease.fds if self._lease else ())
         except LaunchError as error:
             self.display.say(str(error), STYLES["void"])
-            launch.disown(run_dir)
+            # No supervisor was started, so on a full disk this may be left undone.
+            with contextlib.suppress(OSError):
+                launch.disown(run_dir)
             return Attended(launch.RunState("unclaimed", None, None, None))
         attended = self._attend(run_dir, manifest, child)
         if attended.state is not None:
@@ -380,10 +382,9 @@ class Night:
         return left_s < (self.order.settings.anchor_blocks + 1) * self._load_s() * 1.1
 
     def _budget_text(self) -> str:
-        campaign = self._view().campaign
-        words = []
-        if campaign is not None:
-            budget = self._view().budget(campaign.id)
+        view, words = self._view(), []
+        if view.campaign is not None:
+            budget = view.budget(view.campaign.id)
             words.append(f"{budget.left} of {budget.settings.budget} confirmations")
         if self.order.budget_runs is not None:
             words.append(count(self.order.budget_runs - self.session.runs, "run"))

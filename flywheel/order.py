@@ -30,7 +30,7 @@ class Order:
     """What `flywheel run` was asked for.
 
     ``budget_runs`` counts engine loads, ``budget_s`` the wall time of this session;
-    ``timeout_s`` bounds one load.
+    ``timeout_s`` bounds one load, ``grace_s`` is what it gets between TERM and KILL.
     """
 
     ledger: Path
@@ -43,6 +43,7 @@ class Order:
     budget_runs: int | None = None
     window: Window | None = None
     timeout_s: float = 1800.0
+    grace_s: float = GRACE_S
     command: tuple[str, ...] = launch.ENGINE_COMMAND
     cwd: Path = field(default_factory=Path.cwd)
     new_campaign: bool = False
@@ -112,7 +113,7 @@ def plan_manifest(
         cwd=str(order.cwd),
         created_utc=now_utc,
         timeout_s=order.timeout_s,
-        grace_s=GRACE_S,
+        grace_s=order.grace_s,
         lever_identity=step.lever.identity,
         lever_name=step.lever.name,
         block_id=step.block_id,

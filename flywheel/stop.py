@@ -71,6 +71,14 @@ def clear(ledger: Path, me: Identity | None = None) -> None:
         path.unlink(missing_ok=True)
 
 
+def clear_stale(ledger: Path) -> None:
+    """Remove a request to a daemon that is gone; one to this daemon may have just been made."""
+    body = read_json(path_for(ledger))
+    daemon = None if body is None else Identity.from_json(body.get("daemon"))
+    if daemon is not None and not alive(daemon):
+        path_for(ledger).unlink(missing_ok=True)
+
+
 def alive(daemon: Identity) -> bool:
     """Whether the daemon that a request names still runs."""
     return identity.is_alive(daemon)

@@ -24,7 +24,7 @@ from typing import Any
 from flywheel import identity
 from flywheel.child import Child
 from flywheel.exit_status import ExitStatus
-from flywheel.files import create_whole, dump, read_json, write_atomic
+from flywheel.files import create_whole, dump, free_bytes, read_json, write_atomic
 from flywheel.guard.link import GuardLink, GuardRefused
 from flywheel.guard.word import OFF, GuardWord
 from flywheel.identity import Identity
@@ -174,7 +174,8 @@ def _leave(run_dir: Path, status: ExitStatus) -> bool:
             status.write(run_dir)
             return True
         except OSError:
-            if time.monotonic() >= deadline:
+            # A directory that was deleted does not come back.
+            if time.monotonic() >= deadline or not run_dir.is_dir():
                 return False
             time.sleep(0.5)
 
@@ -201,6 +202,7 @@ class _Run:
     empty: bool = True
     guard: GuardWord | None = None
     error: str | None = None
+    disk_free_bytes: int | None = None
 
 
 def _run(
@@ -228,6 +230,7 @@ def _run(
     run.reaped = _watch(
         child, wakeup, link, timeout_s=float(manifest["timeout_s"]), grace_s=grace_s
     )
+    run.disk_free_bytes = free_bytes(run_dir)
     if run.engine is not None:
         root, spare = (me if alone else None), (os.getpid(), 0 if link is None else link.pid)
         run.leftovers = len(identity.family(run.engine, root, spare))
@@ -299,6 +302,7 @@ def supervise(run_dir: Path, *, alone: bool = False) -> int:
         suspended_s=began.suspended_s(ended),
         wall_step_s=began.wall_step_s(ended),
         guard=run.guard,
+        disk_free_bytes=run.disk_free_bytes,
     )
     return 0 if _leave(run_dir, status) else 1
 

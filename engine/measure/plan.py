@@ -32,6 +32,7 @@ class Plan:
     checkpoint: Path
     head: Path | None
     suite: Suite
+    suite_path: Path
     prompts: tuple[Prompt, ...]
     arms: tuple[Arm, ...]
     order: tuple[str, ...]
@@ -65,7 +66,8 @@ class Plan:
                 f"protocol must be {PROTOCOL}; got {raw.get('protocol')!r}. "
                 "The loop and the engine are of different versions."
             )
-        suite = Suite.load(Path(_field(raw, "suite", str)))
+        suite_path = Path(_field(raw, "suite", str))
+        suite = Suite.load(suite_path)
         known = {prompt.id: prompt for prompt in suite.prompts}
         wanted = _field(raw, "prompts", list) or list(known)
         for prompt in wanted:
@@ -82,6 +84,7 @@ class Plan:
             checkpoint=Path(_field(raw, "checkpoint", str)),
             head=Path(raw["head"]) if raw.get("head") else None,
             suite=suite,
+            suite_path=suite_path,
             prompts=tuple(known[prompt] for prompt in wanted),
             arms=arms,
             order=order,

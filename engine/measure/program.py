@@ -19,7 +19,7 @@ from engine.engine import Commit, Engine, prefill
 from engine.measure import provenance
 from engine.measure.journal import Journal
 from engine.measure.plan import PROTOCOL, Arm, Plan
-from engine.suite import Prompt, counted, distinct_4gram
+from engine.suite import Prompt, Suite, counted, distinct_4gram
 from engine.tokenizer import Tokenizer
 
 _WARM_TOKENS = 24
@@ -90,6 +90,7 @@ class Program:
             rounds=self._rounds,
             checkpoint_sha256=checkpoint_sha256(plan.checkpoint, plan.head),
             source_sha256=provenance.source_sha256(),
+            suite_sha256=Suite.load(plan.suite_path).sha256,
         )
 
     # ---------------------------------------------------------------- stages

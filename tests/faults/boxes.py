@@ -17,6 +17,7 @@ from harness import checkpoint, fake_command, wait_for
 from flywheel import cli, identity, launch
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
+from flywheel.selftest.engine.witness import told
 
 SUITE = {
     "name": "fake",
@@ -42,7 +43,7 @@ class Box:
         return [sys.executable, "-m", "flywheel", *words, "--ledger", str(self.root / "ledger.db")]
 
     def environment(self, *options: str) -> dict[str, str]:
-        engine = fake_command("--count", str(self.root / "count"), *options)
+        engine = fake_command("--witness", str(self.root / "witness"), *options)
         return {**os.environ, "FLYWHEEL_ENGINE": shlex.join(engine)}
 
     def run_words(self, *more: str) -> tuple[str, ...]:
@@ -93,7 +94,7 @@ class Box:
         return state
 
     def launches(self) -> int:
-        return len((self.root / "count").read_text().splitlines())
+        return sum(line["what"] == "start" for line in told(self.root / "witness"))
 
     def rows(self) -> list[views.RunRow]:
         ledger = Ledger.open(self.root / "ledger.db", create=False)

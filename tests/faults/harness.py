@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from flywheel import launch
 from flywheel.manifest import Manifest, engine_config, new_nonce
+from flywheel.selftest.engine.command import scripted
 
-FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 PROMPTS = ("code-0", "prose-0", "math-0")
 
 
 def fake_command(*options: str) -> tuple[str, ...]:
     """The command prefix that stands in for ``python -m engine.measure``."""
-    return (sys.executable, str(FAKE_ENGINE), *options)
+    return scripted(*options)
 
 
 def checkpoint(folder: Path) -> Path:

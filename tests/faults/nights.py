@@ -11,6 +11,7 @@ from typing import Any
 from harness import PROMPTS, checkpoint, fake_command
 from rich.console import Console
 
+from flywheel import judge, plan
 from flywheel.attend import Wishes
 from flywheel.campaign import Settings
 from flywheel.clock import SystemClock
@@ -18,8 +19,9 @@ from flywheel.display import Display
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
+from flywheel.manifest import Manifest
 from flywheel.night import Night
-from flywheel.order import Order
+from flywheel.order import Order, plan_manifest
 
 SMALL = Settings(label="test", budget=8, calibration=2, anchor_blocks=1, canary_every=50,
                  backoff_s=(0.0,))  # fmt: skip
@@ -87,3 +89,14 @@ def view(ledger: Ledger) -> views.View:
     """The whole history."""
     with ledger.reading() as connection:
         return views.load(connection)
+
+
+def planned(asked: Order, ledger: Ledger) -> Manifest:
+    """A run that is in the ledger but was never launched, as after a crash in between."""
+    judge.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-01-01T00:00:00Z")
+    step = plan.next_step(view(ledger), [])
+    assert isinstance(step, plan.NextBlock)
+    judge.plan_block(ledger, step, now_utc="2026-01-01T00:00:00Z")
+    manifest = plan_manifest(asked, step, step.loads()[0], None, now_utc="2026-01-01T00:00:00Z")
+    judge.start_run(ledger, manifest, slot=0, now_utc="2026-01-01T00:00:00Z")
+    return manifest

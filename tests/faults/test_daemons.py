@@ -120,7 +120,7 @@ def test_a_device_held_by_another_is_refused(box: Box) -> None:
         done = box.say(*box.run_words("--json"))
     assert done.returncode == 3
     assert "a server" in json.loads(done.stdout)["error"]
-    assert not (box.root / "count").exists()
+    assert not (box.root / "witness").exists()
 
 
 def test_the_daemon_idles_while_a_run_is_under_way(box: Box) -> None:

@@ -7,13 +7,12 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness import wait_for
-from nights import lever, night, opened, order, view
+from nights import lever, night, opened, order, planned, view
 
-from flywheel import identity, judge, launch, plan
+from flywheel import identity, judge, launch
 from flywheel.attend import Wish
 from flywheel.clock import Window
 from flywheel.errors import LeaseBusy, Refused, StatisticsError
@@ -21,7 +20,6 @@ from flywheel.files import read_json
 from flywheel.lease import Lease, device_path
 from flywheel.ledger.rebuild import rebuild
 from flywheel.manifest import Manifest
-from flywheel.order import plan_manifest
 
 
 def test_a_faster_lever_is_promoted_and_the_ledger_rebuilds(tmp_path: Path) -> None:
@@ -174,17 +172,6 @@ def test_a_killed_supervisor_loses_its_run_and_its_engine(tmp_path: Path) -> Non
     thread.join()
     assert (run.outcome, run.code) == ("killed", "supervisor_lost")
     assert not identity.group_members(engines[0])
-
-
-def planned(asked: Any, ledger: Any) -> Manifest:
-    """A run that is in the ledger but was never launched, as after a crash in between."""
-    judge.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-01-01T00:00:00Z")
-    step = plan.next_step(view(ledger), [])
-    assert isinstance(step, plan.NextBlock)
-    judge.plan_block(ledger, step, now_utc="2026-01-01T00:00:00Z")
-    manifest = plan_manifest(asked, step, step.loads()[0], None, now_utc="2026-01-01T00:00:00Z")
-    judge.start_run(ledger, manifest, slot=0, now_utc="2026-01-01T00:00:00Z")
-    return manifest
 
 
 def test_a_run_that_was_planned_but_never_launched_is_blocked(tmp_path: Path) -> None:

@@ -103,3 +103,17 @@ def test_a_log_that_changed_or_was_contaminated_is_void(
     assert ingest.ingest(tmp_path, one, state).end.code == "parser_failed"
     killed = replace(EXIT, status=None, signal=9)
     assert ingest.ingest(tmp_path, one, launch.RunState("left", None, None, killed)).record is None
+
+
+def test_a_run_that_cannot_even_be_disowned_waits_for_the_disk_or_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(launch, "disown", full)
+    wishes = Wishes(tmp_path / "l.db", FakeClock())
+    wishes.interrupt("Ctrl-C")
+    done = attend.attend(tmp_path / "r1", manifest(), wishes)
+    assert done.state is None
+    assert done.wish is not None

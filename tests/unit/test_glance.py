@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from records import NOW, World, drive, lever
 
-from flywheel import glance, identity, judge
+from flywheel import cli, cli_daemon, glance, identity, judge
 from flywheel.campaign import QUICK
 from flywheel.cli_daemon import status_lines
 from flywheel.display import Scene
@@ -81,6 +81,8 @@ def test_a_running_daemon_is_described(tmp_path: Path) -> None:
         "stop": None, "halts": [], "halted": None, "open_runs": ["r1", "r0"], "finding": None,
         "campaign": None,
     }  # fmt: skip
+    silent = {**told, "daemon": {**told["daemon"], "silent_s": 95.0}}  # type: ignore[dict-item]
+    assert "no sign of life for 1 min 35 s" in status_lines(silent)
     assert status_lines(told) == [
         "running: lever: threads -> 2, since 2026-11-28T22:00:00Z (process 7)",
         "run: r1, points 3/8",
@@ -97,7 +99,7 @@ def test_status_needs_neither_the_statistics_nor_sqlalchemy(tmp_path: Path) -> N
         "import sys\n"
         "from flywheel import cli\n"
         f"status = cli.main(['status', '--json', '--ledger', {str(tmp_path / 'ledger.db')!r}])\n"
-        "slow = [name for name in ('scipy', 'numpy', 'sqlalchemy', 'apscheduler') "
+        "slow = [name for name in ('scipy', 'numpy', 'sqlalchemy', 'apscheduler', 'pydantic') "
         "if name in sys.modules]\n"
         "sys.exit(f'loaded {slow}' if slow or status else 0)\n"
     )
@@ -119,9 +121,29 @@ def test_a_scene_survives_the_status_file(tmp_path: Path) -> None:
 
 def test_a_status_file_is_believed_only_while_its_daemon_lives(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.db"
-    assert glance.daemon(ledger) == {"alive": False}
+    assert glance.daemon(ledger) == {"alive": False, "silent_s": None}
     me = identity.current().to_json()
     glance.status_path(ledger).write_text(dump({"daemon": me}))
     assert glance.daemon(ledger)["alive"]
     glance.status_path(ledger).write_text(dump({"daemon": {**me, "start_ticks": 1}}))
     assert not glance.daemon(ledger)["alive"]
+
+
+def test_a_plain_status_is_answered_alike_with_and_without_typer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.db"
+    campaign(path).close()
+    told = []
+    for words in (["--ledger", str(path), "--json"], [f"--ledger={path}", "--json"]):
+        assert cli.main(["status", *words]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+    monkeypatch.setenv("FLYWHEEL_LEDGER", str(path))
+    assert cli.main(["status"]) == 0
+    assert "campaign: quick" in capsys.readouterr().out
+    for words in (["--ledger"], ["--ledger", "--json"], ["--frob"]):
+        assert cli_daemon.at_once(["status", *words]) is None
+        assert cli.main(["status", *words]) == 2
+        capsys.readouterr()
+    assert cli_daemon.at_once(["stop"]) is None

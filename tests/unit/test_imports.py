@@ -18,6 +18,7 @@ HEAVY = ("numpy", "scipy", "sqlalchemy", "psutil", "pynvml", "rich", "typer", "a
         ("flywheel.parse", ()),
         ("flywheel.manifest", ()),
         ("flywheel.launch", ()),
+        ("flywheel.selftest.engine.__main__", ()),
         ("flywheel.cli", ("rich", "typer")),
     ],
 )

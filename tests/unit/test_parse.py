@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs import HEX, NONCE, OTHER_NONCE, bent, fingerprint, honest, manifest, sealed
+from logs import HEX, NONCE, OTHER_NONCE, PROMPTS, bent, fingerprint, honest, manifest, sealed
 
 from flywheel.exit_status import ExitStatus
 from flywheel.parse import Refusal, parse
@@ -368,3 +368,17 @@ def test_a_spliced_log_never_measures(data: st.DataObject) -> None:
         assert [line for line in kept if line.startswith(f"@{NONCE} ")] == [
             line for line in text.split("\n") if line.startswith(f"@{NONCE} ")
         ]
+
+
+def test_arms_that_did_not_take_turns_as_planned_are_refused() -> None:
+    events = honest()
+    first = [n for n, e in enumerate(events) if e["event"] == "point" and e["prompt"] == PROMPTS[0]]
+    a, b = first[0], first[1]
+    events[a], events[b] = events[b], events[a]
+    assert code(sealed(events)) == "order_not_followed"
+
+
+def test_a_suite_whose_hash_changed_by_the_end_is_refused() -> None:
+    assert code(sealed(honest(), end={"suite_sha256": HEX})) == "ok"
+    assert code(sealed(honest(), end={"suite_sha256": "cd" * 32})) == "changed_underfoot"
+    assert code(sealed(honest(), end={"suite_sha256": None})) == "malformed_event"

@@ -55,3 +55,17 @@ def test_a_file_made_by_hand_concerns_everybody_and_stays(tmp_path: Path) -> Non
     asked = stop.requested(ledger)
     assert asked is not None
     assert not asked.now
+
+
+def test_a_daemon_that_starts_keeps_a_request_that_was_just_made_to_it(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    me = identity.current()
+    stop.request(ledger, me, now=False)
+    stop.clear_stale(ledger)
+    assert stop.requested(ledger) is not None
+    stop.request(ledger, replace(me, start_ticks=me.start_ticks - 1), now=False)
+    stop.clear_stale(ledger)
+    assert not stop.path_for(ledger).exists()
+    stop.path_for(ledger).touch()
+    stop.clear_stale(ledger)
+    assert stop.path_for(ledger).exists()

@@ -1,0 +1,1 @@
+"""The injections, one noun a file; ``flywheel.selftest.matrix`` gathers them."""
