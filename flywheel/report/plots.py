@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from flywheel.report.document import Row, Step
@@ -89,52 +89,6 @@ def bars(title: str, values: Sequence[tuple[str, float, str]], *, top: float | N
         parts.append(_text(left + step / 2, 134 - tall, text, "middle"))
         parts.append(_text(left + step / 2, 157, name, "middle"))
     return _svg(168, title, parts)
-
-
-def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float, float, float]]]) -> str:
-    """Shares in [0, 1] over a fraction: for each line its (x, y, low, high), with whiskers."""
-    if not lines:
-        return ""
-    xs = sorted({point[0] for points in lines.values() for point in points})
-    left, right, bottom, top = 60, WIDTH - 190, 210, 30
-
-    def x(value: float) -> float:
-        return left + (right - left) * value / max(xs)
-
-    def y(share: float) -> float:
-        return bottom - (bottom - top) * share
-
-    parts = [_line(left, y(s), right, y(s), "axis") for s in (0.0, 0.5, 1.0)]
-    parts += [_text(left - 8, y(s) + 4, f"{s:.1f}", "end") for s in (0.0, 0.5, 1.0)]
-    parts += [_text(x(v), bottom + 18, f"{v * 100:.3g} %", "middle") for v in xs]
-    for i, (name, points) in enumerate(lines.items()):
-        path = "M" + "L".join(f"{x(p[0]):.1f} {y(p[1]):.1f}" for p in points)
-        parts.append(f'<path class="c{i}" d="{path}"/>')
-        parts += [_line(x(p[0]), y(p[2]), x(p[0]), y(p[3]), f"c{i}") for p in points]
-        parts.append(
-            f'<text class="c{i}" x="{right + 12}" y="{top + 20 * i + 4}">{escape(name)}</text>'
-        )
-    return _svg(bottom + 30, title, parts)
-
-
-def pairs(title: str, values: Sequence[tuple[str, float, float]]) -> str:
-    """Two bars a row, (name, true, claimed) as fractions; what is off the scale says its number."""
-    if not values:
-        return ""
-    full = max(abs(true) for _, true, _ in values) * 1.6 or 1.0
-    parts = []
-    for i, (name, true, claimed) in enumerate(values):
-        top = 14 + 44 * i
-        parts.append(_text(LABEL + 30, top + 18, name, "end"))
-        for k, (kind, value) in enumerate((("true", true), ("claimed", claimed))):
-            wide = max(0.0, min(1.0, value / full)) * (WIDTH - LABEL - 150)
-            parts.append(
-                f'<rect class="{kind}" x="{LABEL + 40}" y="{top + 16 * k}" '
-                f'width="{wide:.1f}" height="12"/>'
-            )
-            said = f"{kind} {value * 100:.0f} %"
-            parts.append(_text(LABEL + 46 + wide, top + 16 * k + 11, said, "start"))
-    return _svg(44 * len(values) + 20, title, parts)
 
 
 def _ticks(reach: float) -> list[float]:
