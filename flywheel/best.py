@@ -8,7 +8,7 @@ from typing import Any
 
 from flywheel.band import Band, effect_band, level_band, pool
 from flywheel.errors import LedgerError
-from flywheel.history import level_history, series
+from flywheel.history import Levels, level_history, levels, series
 from flywheel.ledger.rows import BlockRow, VariantRow, View
 from flywheel.lever import canonical, fingerprint
 
@@ -98,7 +98,15 @@ def level(view: View, config: Mapping[str, Any], ruler_id: int) -> tuple[Band, i
 
     Loads of other configurations lend their spread, never their level. None if never measured.
     """
-    mine, others = level_history(view, config, ruler_id)
+    # A level expires with the code that it was measured with.
+    blocks = [b for b in view.blocks() if b.ruler_id == ruler_id and b.estimate is not None]
+    source = blocks[-1].source_sha256 if blocks else None
+    return level_of(levels(view, ruler_id, source), config)
+
+
+def level_of(known: Levels, config: Mapping[str, Any]) -> tuple[Band, int] | None:
+    """The same from levels that were gathered already."""
+    mine, others = level_history(known, config)
     if not mine:
         return None
     band = level_band([value for value, _ in mine], pool(others))

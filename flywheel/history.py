@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flywheel.band import Series
-from flywheel.ledger.rows import BlockRow, VariantRow, View
+from flywheel.ledger.rows import BlockRow, View
 from flywheel.lever import canonical
+
+# Of each configuration, by its canonical JSON: (log cost, session, serial number of the block).
+Levels = Mapping[str, Sequence[tuple[float, int, int]]]
 
 
 def series(
@@ -86,39 +89,39 @@ def kind_of(block: BlockRow) -> Kind | None:
     return Kind(block.ruler_id, block.estimate.metric, block.estimate.hot)
 
 
-def level_history(
-    view: View, config: Mapping[str, Any], ruler_id: int
-) -> tuple[list[tuple[float, int]], tuple[Series, ...]]:
-    """Levels (log cost, session) of one configuration, and all other configurations' as series.
+def levels(view: View, ruler_id: int, source: str | None = None) -> Levels:
+    """Every configuration's levels under one ruler, by its canonical JSON.
 
-    Every block gives its incumbent's level, and with its effect the candidate's. A level expires
-    with the engine's code: only blocks of the code that ran last count.
+    Every block gives its incumbent's level, and with its effect the candidate's. With `source`,
+    only blocks that this code of the engine measured.
     """
-    newest = max((b for b in view.blocks() if b.ruler_id == ruler_id and b.estimate is not None),
-                 key=lambda b: b.serial, default=None)  # fmt: skip
-    source = None if newest is None else newest.source_sha256
-    wanted = canonical(dict(config))
-    levels: dict[str, list[tuple[float, int, int]]] = defaultdict(list)
+    found: dict[str, list[tuple[float, int, int]]] = defaultdict(list)
     for variant in view.variants:
-        for block in variant.measured:
-            other = block.ruler_id != ruler_id or block.source_sha256 != source
-            if other or block.estimate is None:
-                continue
-            for name, value in _levels(variant, block):
-                levels[name].append((value, variant.campaign_id, block.serial))
-    mine = [(value, session) for value, session, _ in levels.pop(wanted, [])]
+        blocks = [b for b in variant.measured
+                  if b.ruler_id == ruler_id and source in (None, b.source_sha256)]  # fmt: skip
+        if not blocks:
+            continue
+        incumbent = found[canonical(dict(variant.incumbent))]
+        # In a null both arms are one configuration in one load: one sample, not two.
+        candidate = None if variant.null else found[canonical(dict(variant.candidate))]
+        for block in blocks:
+            estimate = block.estimate
+            assert estimate is not None
+            place = variant.campaign_id, block.serial
+            incumbent.append((estimate.level_log_ms, *place))
+            if candidate is not None:
+                candidate.append((estimate.level_log_ms + estimate.effect, *place))
+    return found
+
+
+def level_history(
+    known: Levels, config: Mapping[str, Any]
+) -> tuple[list[tuple[float, int]], tuple[Series, ...]]:
+    """Levels (log cost, session) of one configuration, and all other configurations' as series."""
+    wanted = canonical(dict(config))
+    mine = [(value, session) for value, session, _ in known.get(wanted, ())]
     others = tuple(
         Series(tuple(value for value, _, _ in rows), rows[0][2])
-        for _, rows in sorted(levels.items())
+        for name, rows in sorted(known.items()) if name != wanted
     )
     return mine, others
-
-
-def _levels(variant: VariantRow, block: BlockRow) -> list[tuple[str, float]]:
-    estimate = block.estimate
-    assert estimate is not None
-    found = [(canonical(dict(variant.incumbent)), estimate.level_log_ms)]
-    # In a null both arms are one configuration in one load: one sample, not two.
-    if not variant.null:
-        found.append((canonical(dict(variant.candidate)), estimate.level_log_ms + estimate.effect))
-    return found
