@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,10 +91,15 @@ def test_run_directories_alone_give_the_same_history_and_best(lived: Order, tmp_
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again.db", "runs"]
 
 
+def _other_digit(found: re.Match[str]) -> str:
+    return found[0][:-1] + ("1" if found[0].endswith("2") else "2")
+
+
 def test_a_changed_log_does_not_count_again(lived: Order, tmp_path: Path) -> None:
     runs = copy_of_runs(lived, tmp_path)
     for log in runs.glob("*/run.log"):
-        log.write_text(log.read_text().replace('"decode_ns": 1', '"decode_ns": 2', 1))
+        text = log.read_text()
+        log.write_text(re.sub(r'"decode_ns": \d', _other_digit, text, count=1))
     replay(runs, tmp_path / "again.db")
     outcomes = {r.outcome for b in seen(tmp_path / "again.db").blocks() for r in b.runs}
     assert "ok" not in outcomes

@@ -21,6 +21,7 @@ from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
+from flywheel.record import RunRecord
 
 GAINS = {'{"fast":"on"}': -0.06, '{"slow":"on"}': 0.06}
 
@@ -269,3 +270,26 @@ def test_a_run_of_no_block_is_still_refused(ledger: Ledger) -> None:
     end = judge.RunEnd("void", "x", "y", NOW, NOW, 1, 1)
     with pytest.raises(LedgerError, match="planned no run"):
         judge.enter(ledger, "r9", end, None, None, now_utc=NOW)
+
+
+def test_a_lever_that_lowers_tau_unasked_is_a_regression_and_one_that_trades_it_is_not(
+    ledger: Ledger,
+) -> None:
+    def fewer_accepted(step: plan.NextBlock, made: RunRecord) -> RunRecord:
+        if step.purpose != "lever":
+            return made
+        points = tuple(
+            replace(p, rounds=20, forwards=20, accepted_by_position=(8, 3, 1),
+                    offered_by_position=(20, 20, 20)) if p.arm == "B" else p
+            for p in made.points
+        )
+        return replace(made, points=points)
+
+    gains = {'{"x":"on"}': -0.06, '{"verify_policy":"margin"}': -0.06}
+    levers = [lever("x", {"x": "on"}), lever("margin", {"verify_policy": "margin"})]
+    drive(ledger, levers, World(gains, bend=fewer_accepted))
+    made = found(ledger, "x").decision
+    assert (made.ending, made.code) == ("rejected", "regression")
+    assert made.details["regressions"] == ["tau"]
+    assert found(ledger, "margin").decision.promoted
+    assert rebuild(ledger).same

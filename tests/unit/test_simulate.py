@@ -18,7 +18,7 @@ from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.simulate import __main__ as program
-from flywheel.simulate import page
+from flywheel.simulate import page, plot
 from flywheel.simulate.box import BOXES, Box, Machine
 from flywheel.simulate.outcome import Outcome, Summary, summarise
 from flywheel.simulate.study import Row, campaign, rows, study
@@ -26,6 +26,7 @@ from flywheel.simulate.truth import draw
 
 CAMPAIGNS = 12
 FALSE, FALSE_NULL, POWER = 0.5, 0.2, 0.65
+FULL = Path(__file__).parents[2] / "docs/measurements/simulate-full.json"
 
 
 def one(rule: str, box: str = "base", truth: str = "mixed", campaigns: int = CAMPAIGNS) -> Summary:
@@ -188,3 +189,20 @@ def test_shuffled_labels_of_a_real_history_promote_next_to_nothing(
     assert found["promoted"] <= found["decided"] / 50
     assert program.main(["--permute", str(path), "--campaigns", "2"]) == 0
     assert "shuffled labels" in capsys.readouterr().out
+
+
+def test_the_published_study_holds_the_published_bounds() -> None:
+    body = json.loads(FULL.read_text(encoding="utf-8"))
+    table = {(r["rule"], r["box"], r["truth"]): r for r in body["rows"]}
+    for rule in ("ours, cold blocks", "ours, hot blocks"):
+        mixed, null = (table[rule, "base", truth] for truth in ("mixed", "null"))
+        assert mixed["campaigns"] >= 100
+        assert mixed["false_high"] <= FALSE
+        assert null["false_high"] <= FALSE_NULL
+        assert mixed["power_low"] >= POWER
+    rebuilt = [Summary(**r) for r in body["rows"]]
+    text = (FULL.parents[1] / page.PAGE).read_text(encoding="utf-8")
+    assert page.put(text, rebuilt) == text
+    docs = FULL.parents[1]
+    assert plot.power(rebuilt) == (docs / "simulate-power.svg").read_text(encoding="utf-8")
+    assert plot.claims(rebuilt) == (docs / "simulate-claims.svg").read_text(encoding="utf-8")
