@@ -2,6 +2,6 @@
 
 import sys
 
-from flywheel.cli import main
+from flywheel.cli.app import main
 
 sys.exit(main())

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.band import Band, effect_band, level_band, pool
 from flywheel.errors import LedgerError
-from flywheel.history import Levels, level_history, levels, newest_source, series
 from flywheel.ledger.rows import BlockRow, VariantRow, View
 from flywheel.lever import canonical, fingerprint
+from flywheel.statistics.band import Band, effect_band, level_band, pool
+from flywheel.statistics.history import Levels, level_history, levels, newest_source, series
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from flywheel.errors import RulerMismatch
 from flywheel.lever import fingerprint
-from flywheel.record import Header
+from flywheel.run.record import Header
 
 METRIC_VERSION = 1
 

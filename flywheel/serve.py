@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flywheel import host, identity, tenants
+from flywheel.box import host, identity, tenants
+from flywheel.box.identity import Identity
+from flywheel.box.lease import Lease, device_path
 from flywheel.errors import FlywheelError, Refused, UsageError
-from flywheel.identity import Identity
-from flywheel.lease import Lease, device_path
 
 SERVER_COMMAND = (sys.executable, "-m", "engine.server")
 READY_TIMEOUT_S = 600.0

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-from flywheel import admission, device, host, lease
-from flywheel.admission import Need
-from flywheel.cpu import Use
+from flywheel.box import admission, device, host, lease
+from flywheel.box.admission import Need
+from flywheel.box.cpu import Use
 from flywheel.doctor import box, software, tenancy, work
 from flywheel.doctor.check import FAIL, OK, WARN, Check, Diagnosis
 from flywheel.errors import FlywheelError

@@ -11,12 +11,12 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from flywheel import admission, cpu, host
-from flywheel.admission import Need
-from flywheel.cpu import Use
+from flywheel.box import admission, cpu, host
+from flywheel.box.admission import Need
+from flywheel.box.cpu import Use
+from flywheel.box.host import Host
 from flywheel.doctor.check import FAIL, WARN, Check, fine
 from flywheel.guard.limits import MB, limits
-from flywheel.host import Host
 from flywheel.ledger import place
 
 GIB = 2.0**30

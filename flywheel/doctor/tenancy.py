@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from flywheel import device, lease, tenants
-from flywheel.device import Gpu
+from flywheel.box import device, lease, tenants
+from flywheel.box.device import Gpu
+from flywheel.box.host import Host
 from flywheel.doctor.check import FAIL, WARN, Check, fine
-from flywheel.host import Host
 
 # NVML's clock event reason for clocks that somebody has set.
 _SET_CLOCKS = 0x02

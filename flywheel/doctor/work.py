@@ -10,11 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from flywheel import launch, lease, stop, suite
+from flywheel import suite
+from flywheel.box import lease
 from flywheel.doctor.check import FAIL, OK, WARN, Check, fine
 from flywheel.errors import FlywheelError
 from flywheel.ledger import backup, halts, takeovers
 from flywheel.ledger.store import Ledger, check_integrity
+from flywheel.loop import stop
+from flywheel.run import launch
 
 HASH_LIMIT_BYTES = 1 << 30
 PROOF_LIMIT_BYTES = 256 << 20

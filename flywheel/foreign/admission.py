@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from flywheel.foreign import laws, suite
 from flywheel.foreign.record import DecodeLog, Marker, Match, Point
-from flywheel.refusal import Refusal
+from flywheel.run.refusal import Refusal
 
 # What killed the engine or made it lie comes before what merely follows from that.
 _GRAVITY = (

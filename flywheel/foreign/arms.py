@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from flywheel import release
-from flywheel.refusal import Refusal, RefusedLogError
+from flywheel.run.refusal import Refusal, RefusedLogError
 
 AS_IT_STOOD, BY_THE_RULE = "as it stood", "by the rule"
 _REMEASURED = re.compile(r"remeasured_at_width_(\d{1,3})\Z")

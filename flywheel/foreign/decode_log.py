@@ -22,7 +22,7 @@ from flywheel.foreign.record import (
     Round,
     TableRow,
 )
-from flywheel.refusal import Refusal
+from flywheel.run.refusal import Refusal
 
 # More of one kind would only repeat the first.
 _KEPT = 20

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from flywheel.refusal import Refusal
+from flywheel.run.refusal import Refusal
 
 PREFIX = "[memguard]"
 # The checkpoint alone takes more than what is left above this: nothing was loaded.

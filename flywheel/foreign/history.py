@@ -20,8 +20,8 @@ from flywheel.foreign.reading import READER_VERSION, Reading, reread
 from flywheel.foreign.ruler import ForeignRuler
 from flywheel.ledger import models
 from flywheel.ledger.store import Writer
-from flywheel.measurement import Measurement
-from flywheel.refusal import Refusal
+from flywheel.run.measurement import Measurement
+from flywheel.run.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from flywheel.foreign.record import DecodeLog, Point, Round, TableRow
 from flywheel.foreign.suite import PRINTED_TOKENS
-from flywheel.refusal import Refusal
+from flywheel.run.refusal import Refusal
 
 # Half of the last printed digit, and a little for the binary value behind it.
 _HALF_CENT = Fraction(5001, 1_000_000)

@@ -18,8 +18,8 @@ from flywheel.foreign.guard_log import GuardLog
 from flywheel.foreign.record import DecodeLog, Point
 from flywheel.foreign.ruler import METRIC, ForeignRuler, of_log
 from flywheel.foreign.source import Source, Stream, opened
-from flywheel.measurement import Measurement
-from flywheel.refusal import Refusal
+from flywheel.run.measurement import Measurement
+from flywheel.run.refusal import Refusal
 
 # Raised whenever a file may read otherwise than before; the ledger keeps the older readings.
 READER_VERSION = 1

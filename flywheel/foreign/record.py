@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from flywheel.refusal import Refusal
+from flywheel.run.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from flywheel.errors import UsageError
-from flywheel.refusal import Refusal
+from flywheel.run.refusal import Refusal
 
 MOST_BYTES = 256 * 2**20
 MOST_LINE_BYTES = 2**16

@@ -18,13 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flywheel.box.identity import Identity
 from flywheel.files import read_json
 from flywheel.guard.journal import Journal
 from flywheel.guard.limits import Limits
 from flywheel.guard.memory import BlindError, DeviceMemory, HostMemory
 from flywheel.guard.watch import Charge, Guard
 from flywheel.guard.word import GuardWord
-from flywheel.identity import Identity
 
 _WRITE_PATIENCE_S = 20.0
 _MCL_CURRENT = 1

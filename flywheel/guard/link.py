@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from flywheel.box.identity import Identity
 from flywheel.guard.word import LEFT, LOST, GuardWord, read_sealed
-from flywheel.identity import Identity
 
 READY_PATIENCE_S = 20.0
 # On top of the guard's own patience with stuck processes, memory and a full disk.

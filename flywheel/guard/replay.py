@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flywheel import identity
+from flywheel.box import identity
 from flywheel.files import dump
 from flywheel.guard.limits import CGROUP, MB, MEMINFO, Limits, limits
 from flywheel.guard.link import GuardLink

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from flywheel import identity
-from flywheel.identity import Identity
+from flywheel.box import identity
+from flywheel.box.identity import Identity
 
 KILL_PATIENCE_S = 10.0
 # Signals every member of the group of a pidfd's process (Linux 6.9).

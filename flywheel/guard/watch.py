@@ -16,14 +16,14 @@ import time
 from array import array
 from dataclasses import dataclass, replace
 
-from flywheel import identity
+from flywheel.box import identity
+from flywheel.box.identity import Identity
 from flywheel.guard import rule
 from flywheel.guard.journal import Journal
 from flywheel.guard.limits import Limits, device_lines
 from flywheel.guard.memory import BlindError, DeviceMemory, HostMemory
 from flywheel.guard.victim import Buried, Victim
 from flywheel.guard.word import KILLED, LEFT, LOST, ORPHANED, GuardWord
-from flywheel.identity import Identity
 
 _MB = 1_000_000
 _BACK_POLL_S = 0.05

@@ -10,22 +10,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from flywheel.band import pool
 from flywheel.best import Best, fold
-from flywheel.block import BlockEstimate
-from flywheel.campaign import Budget, Settings
-from flywheel.decide import Verdict
 from flywheel.errors import BlockError
 from flywheel.foreign import history
-from flywheel.history import Kind, series_of
-from flywheel.judge import Parse, estimate_block, screen_gains
 from flywheel.ledger import views
 from flywheel.ledger.rows import BlockRow, DecisionRow, VariantRow, View
 from flywheel.ledger.store import Ledger, log_text
-from flywheel.manifest import Manifest
-from flywheel.parse import parse
-from flywheel.record import RunRecord
-from flywheel.verdicts import consider, first_blocks
+from flywheel.loop.judge import Parse, estimate_block, screen_gains
+from flywheel.loop.verdicts import consider, first_blocks
+from flywheel.run.manifest import Manifest
+from flywheel.run.parse import parse
+from flywheel.run.record import RunRecord
+from flywheel.statistics.band import pool
+from flywheel.statistics.block import BlockEstimate
+from flywheel.statistics.campaign import Budget, Settings
+from flywheel.statistics.decide import Verdict
+from flywheel.statistics.history import Kind, series_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flywheel import entry, judge, launch, lineage
 from flywheel.best import Best, fold
 from flywheel.errors import LedgerError, UsageError
-from flywheel.ingest import Ingested, ingest
 from flywheel.ledger import place, views
 from flywheel.ledger.store import Ledger
-from flywheel.lineage import Lineage
-from flywheel.manifest import FILE, Manifest
-from flywheel.step import NextBlock
+from flywheel.loop import entry, judge
+from flywheel.loop.step import NextBlock
+from flywheel.run import launch, lineage
+from flywheel.run.ingest import Ingested, ingest
+from flywheel.run.lineage import Lineage
+from flywheel.run.manifest import FILE, Manifest
 
 
 @dataclass(frozen=True, slots=True)

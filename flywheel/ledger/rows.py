@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flywheel.band import Band
-from flywheel.block import BlockEstimate
-from flywheel.campaign import Budget, Canaries, Settings
-from flywheel.campaign import fold as fold_budget
-from flywheel.decide import Rule
 from flywheel.lever import Lever
 from flywheel.ruler import Ruler
-from flywheel.screen import Screened
+from flywheel.statistics.band import Band
+from flywheel.statistics.block import BlockEstimate
+from flywheel.statistics.campaign import Budget, Canaries, Settings
+from flywheel.statistics.campaign import fold as fold_budget
+from flywheel.statistics.decide import Rule
+from flywheel.statistics.screen import Screened
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ from sqlalchemy import Connection, select
 
 from flywheel.errors import FlywheelError
 from flywheel.foreign import history
-from flywheel.judge import Parse
 from flywheel.ledger import integrity, models, views
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.lever import canonical
-from flywheel.manifest import Manifest
-from flywheel.measurement import measurements
-from flywheel.parse import parse
-from flywheel.record import RunRecord
+from flywheel.loop.judge import Parse
 from flywheel.ruler import Ruler
+from flywheel.run.manifest import Manifest
+from flywheel.run.measurement import measurements
+from flywheel.run.parse import parse
+from flywheel.run.record import RunRecord
 
 
 @dataclass(frozen=True, slots=True)

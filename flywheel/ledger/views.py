@@ -12,9 +12,6 @@ from typing import Any
 
 from sqlalchemy import Connection, func, literal_column, select
 
-from flywheel.block import BlockEstimate
-from flywheel.campaign import Settings
-from flywheel.decide import Rule
 from flywheel.errors import LedgerError
 from flywheel.ledger import models
 from flywheel.ledger.rows import (
@@ -28,9 +25,12 @@ from flywheel.ledger.rows import (
     View,
 )
 from flywheel.lever import Lever
-from flywheel.measurement import Measurement
 from flywheel.ruler import Ruler
-from flywheel.screen import Screened
+from flywheel.run.measurement import Measurement
+from flywheel.statistics.block import BlockEstimate
+from flywheel.statistics.campaign import Settings
+from flywheel.statistics.decide import Rule
+from flywheel.statistics.screen import Screened
 
 __all__ = [
     "BlockRow", "CampaignRow", "DecisionRow", "FindingRow", "RunRow", "VariantRow", "View",

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flywheel import best as best_of
-from flywheel.band import gain_fraction
 from flywheel.ledger.rows import BlockRow, DecisionRow, RunRow, VariantRow, View
 from flywheel.lever import canonical
-from flywheel.measurement import Measurement
 from flywheel.report import headline
 from flywheel.report.detail import best_runs, detail
 from flywheel.report.document import (
@@ -27,6 +25,8 @@ from flywheel.report.evidence import Evidence, repeat_command
 from flywheel.report.scope import Scope
 from flywheel.report.trace import ended, trace
 from flywheel.report.words import time_ends
+from flywheel.run.measurement import Measurement
+from flywheel.statistics.band import gain_fraction
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from statistics import median
 from flywheel.best import Best
 from flywheel.ledger.rows import View
 from flywheel.lever import canonical
-from flywheel.measurement import Measurement
 from flywheel.report.trace import newest_timed
+from flywheel.run.measurement import Measurement
 
 # Enough loads to pool; more would only repeat what the band already says.
 NEWEST = 12

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import best as best_of
-from flywheel.clock import count
+from flywheel.box.clock import count
 from flywheel.errors import UsageError
 from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
 from flywheel.lever import canonical, fingerprint

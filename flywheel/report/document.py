@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from flywheel.clock import count
+from flywheel.box.clock import count
 from flywheel.report.detail import Detail
 from flywheel.report.evidence import Evidence
 from flywheel.report.trace import Trace

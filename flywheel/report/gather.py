@@ -9,19 +9,19 @@ from typing import Any
 from sqlalchemy import Connection
 
 from flywheel import best as best_of
-from flywheel import plan
 from flywheel.best import Best
-from flywheel.eligible import admit
 from flywheel.ledger import halts, views
 from flywheel.ledger.rows import RunRow
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.lever import KINDS, Lever
-from flywheel.measurement import Measurement
+from flywheel.loop import plan
+from flywheel.loop.eligible import admit
 from flywheel.report.compose import Around, build
 from flywheel.report.detail import NEWEST, best_runs
 from flywheel.report.document import Document, HaltLine, QueueLine
 from flywheel.report.evidence import Evidence, evidence
 from flywheel.report.scope import Scope
+from flywheel.run.measurement import Measurement
 
 QUEUE_SHOWN = 5
 # A page of log lines for a whole night; each run gets its share of them.

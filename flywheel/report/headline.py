@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flywheel import best as best_of
-from flywheel.band import Band, gain_fraction
 from flywheel.best import Best
-from flywheel.campaign import Canaries
-from flywheel.clock import count
+from flywheel.box.clock import count
 from flywheel.ledger.rows import RunRow, View
-from flywheel.measurement import Measurement
 from flywheel.report.detail import best_runs, detail
 from flywheel.report.document import Cost, Figure
 from flywheel.report.scope import Scope
 from flywheel.report.trace import bounded_exp, newest_timed, spread_between
 from flywheel.report.words import ends, minutes, ms, seconds_between, spread_words, stamp
+from flywheel.run.measurement import Measurement
+from flywheel.statistics.band import Band, gain_fraction
+from flywheel.statistics.campaign import Canaries
 
 PROVISIONAL_LOADS, PROVISIONAL_SESSIONS = 3, 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from flywheel.clock import count
+from flywheel.box.clock import count
 from flywheel.report.document import Document, RunLine
 from flywheel.report.evidence import Evidence
 from flywheel.report.markup import anchor, section, words

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flywheel.clock import count
+from flywheel.box.clock import count
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.lever import Lever, fingerprint
 from flywheel.report import glyphs

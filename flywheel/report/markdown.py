@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, select
 
-from flywheel import heads_md, levers_md, runs_md
 from flywheel.ledger import models, views
 from flywheel.lever import Lever
+from flywheel.report import heads_md, levers_md, runs_md
 
 
 def texts(connection: Connection, declared: Sequence[Lever]) -> dict[str, str]:

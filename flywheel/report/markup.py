@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from flywheel.clock import count
+from flywheel.box.clock import count
 from flywheel.report.document import Document
 from flywheel.report.evidence import Evidence
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flywheel.clock import count
+from flywheel.box.clock import count
 from flywheel.ledger.rows import BlockRow, RunRow, VariantRow
-from flywheel.measurement import Measurement
 from flywheel.report.compose import run_line
 from flywheel.report.document import RunLine
 from flywheel.report.evidence import Evidence, evidence
 from flywheel.report.tables import Line, Page, wrapped
 from flywheel.report.words import stamp
+from flywheel.run.measurement import Measurement
 
 MOST_LINES = 60
 # How a metric is printed: what to divide its unit by, and into what.

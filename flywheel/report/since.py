@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from flywheel.clock import utc_text
+from flywheel.box.clock import utc_text
 from flywheel.errors import UsageError
 
 _SPAN = re.compile(r"^(\d+(?:\.\d+)?)\s*(min|m|h|d|w)$")

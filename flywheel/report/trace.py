@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flywheel import best as best_of
-from flywheel import history
-from flywheel.band import Band, pool
 from flywheel.ledger.rows import BlockRow, VariantRow, View
 from flywheel.lever import canonical
+from flywheel.statistics import history
+from flywheel.statistics.band import Band, pool
 
 # The pooled spread moves slowly; more places would only cost time.
 NOISE_PLACES = 24

@@ -12,12 +12,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from flywheel import identity
-from flywheel.identity import Identity
+from flywheel.box import identity
+from flywheel.box.identity import Identity
 
 MARK = "FLYWHEEL_SELFTEST"
 ROLES = {
-    "flywheel.supervise": "supervisor",
+    "flywheel.run.supervise": "supervisor",
     "flywheel.guard": "guard",
     "flywheel.selftest.engine": "engine",
     "flywheel.selftest.loop": "daemon",

@@ -13,16 +13,17 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from flywheel import epoch, host
+from flywheel.box import host
+from flywheel.cli.terminal import FAILED, console, emit, error_console
 from flywheel.errors import UsageError
 from flywheel.ledger import models
+from flywheel.loop import epoch
 from flywheel.selftest import lanes
 from flywheel.selftest.healthy import Healthy, healthy
 from flywheel.selftest.lanes import Crashes
 from flywheel.selftest.matrix import MATRIX
 from flywheel.selftest.table import as_json, crash_line, fault_line, healthy_line, table
 from flywheel.selftest.verdict import Verdict
-from flywheel.terminal import FAILED, console, emit, error_console
 
 
 def selftest(

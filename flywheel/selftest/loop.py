@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flywheel import daemon
-from flywheel.campaign import Settings
-from flywheel.clock import SystemClock
-from flywheel.display import Display
+from flywheel.box.clock import SystemClock
+from flywheel.display.panel import Display
 from flywheel.lever import Lever
+from flywheel.loop import daemon
 from flywheel.selftest.scene import LEVER, SETTINGS, Scene
+from flywheel.statistics.campaign import Settings
 
 # A campaign that no number of deaths brings to an end, and that waits for nothing.
 LONG = Settings(

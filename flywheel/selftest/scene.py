@@ -23,22 +23,24 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from flywheel import daemon, epoch, identity, judge, launch, stop
-from flywheel.campaign import Settings
-from flywheel.clock import Clock, SystemClock, utc_text
-from flywheel.display import Display
+from flywheel.box import identity
+from flywheel.box.clock import Clock, SystemClock, utc_text
+from flywheel.box.identity import Identity
+from flywheel.box.lease import Lease
+from flywheel.display.panel import Display
 from flywheel.errors import FlywheelError
 from flywheel.files import read_json
-from flywheel.identity import Identity
-from flywheel.lease import Lease
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.manifest import Manifest
-from flywheel.order import Order, Session, plan_manifest
+from flywheel.loop import daemon, epoch, judge, stop
+from flywheel.loop.order import Order, Session, plan_manifest
+from flywheel.loop.step import NextBlock
+from flywheel.run import launch
+from flywheel.run.manifest import Manifest
 from flywheel.selftest import census
 from flywheel.selftest.engine.command import scripted
-from flywheel.step import NextBlock
+from flywheel.statistics.campaign import Settings
 
 PROMPTS = ("code-0", "prose-0")
 SETTINGS = Settings(label="selftest", budget=8, calibration=1, anchor_blocks=1, canary_every=50)
@@ -208,7 +210,7 @@ class Scene:
         if kind == "scene":
             self.plan()
         words = [str(self.root), kind, str(budget_runs), *options]
-        root = str(Path(daemon.__file__).resolve().parents[1])
+        root = str(Path(daemon.__file__).resolve().parents[2])
         with (self.root / "daemon.log").open("ab") as out:
             child = subprocess.Popen(
                 [sys.executable, "-m", "flywheel.selftest.loop", *words],

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from flywheel.box.lease import Lease, device_path
 from flywheel.errors import FlywheelError
-from flywheel.lease import Lease, device_path
 from flywheel.ledger.store import check_integrity
 from flywheel.selftest import census
 from flywheel.selftest.engine.witness import told

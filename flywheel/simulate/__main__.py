@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from flywheel.campaign import FULL
+from flywheel.cli.terminal import open_ledger
 from flywheel.errors import FlywheelError, UsageError
 from flywheel.ledger import views
 from flywheel.simulate import page
@@ -25,7 +25,7 @@ from flywheel.simulate.outcome import Summary
 from flywheel.simulate.permute import permute
 from flywheel.simulate.study import rows, study
 from flywheel.simulate.truth import LEVERS
-from flywheel.terminal import open_ledger
+from flywheel.statistics.campaign import FULL
 
 SHORT, LONG = 4, 200
 

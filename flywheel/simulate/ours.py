@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flywheel import screen
-from flywheel.band import Series, log_gain, pool
-from flywheel.block import PATTERNS, BlockEstimate, abba
-from flywheel.campaign import FULL, Budget, Settings
-from flywheel.decide import Evidence, Verdict, decide
 from flywheel.simulate.box import Machine
 from flywheel.simulate.outcome import Outcome
 from flywheel.simulate.truth import Truth
+from flywheel.statistics import screen
+from flywheel.statistics.band import Series, log_gain, pool
+from flywheel.statistics.block import PATTERNS, BlockEstimate, abba
+from flywheel.statistics.campaign import FULL, Budget, Settings
+from flywheel.statistics.decide import Evidence, Verdict, decide
 
 NULL = Truth(0.0)
 # Where a canary stands among the items of its dozen; the plan draws it, here it is fixed.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 
-from flywheel.campaign import clopper_pearson
+from flywheel.statistics.campaign import clopper_pearson
 
 REAL = 0.01
 

@@ -9,10 +9,10 @@ from statistics import fmean, stdev
 import numpy as np
 from scipy.special import stdtrit
 
-from flywheel.block import PATTERNS, abba
 from flywheel.simulate.box import Machine
 from flywheel.simulate.outcome import Outcome
 from flywheel.simulate.truth import Truth
+from flywheel.statistics.block import PATTERNS, abba
 
 REPEATS = 5
 WITHIN_SD = 0.003

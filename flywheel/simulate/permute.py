@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from flywheel.block import BlockEstimate
-from flywheel.campaign import clopper_pearson
 from flywheel.ledger.rows import BlockRow, VariantRow, View
-from flywheel.readjudicate import judge_again
+from flywheel.loop.readjudicate import judge_again
+from flywheel.statistics.block import BlockEstimate
+from flywheel.statistics.campaign import clopper_pearson
 
 Pairs = tuple[tuple[str, float], ...]
 

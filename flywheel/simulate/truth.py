@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flywheel.band import log_gain
 from flywheel.simulate.box import Box
+from flywheel.statistics.band import log_gain
 
 LEVERS = 300
 POSITIVE, NEGATIVE, MEAN = 0.08, 0.12, 0.015

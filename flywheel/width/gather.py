@@ -17,10 +17,10 @@ from flywheel.foreign.record import Point as ForeignPoint
 from flywheel.foreign.suite import CONTROL, category
 from flywheel.ledger import views
 from flywheel.ledger.store import log_text
-from flywheel.manifest import Manifest
-from flywheel.parse import parse
-from flywheel.record import Point, RunRecord
 from flywheel.report.detail import NEWEST, best_runs
+from flywheel.run.manifest import Manifest
+from flywheel.run.parse import parse
+from flywheel.run.record import Point, RunRecord
 from flywheel.width.evidence import Costs, Evidence, Prompt, Score
 
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from flywheel import events
 from flywheel.errors import UsageError
-from flywheel.parse import sealed_events
-from flywheel.refusal import RefusedLogError
+from flywheel.run import events
+from flywheel.run.parse import sealed_events
+from flywheel.run.refusal import RefusedLogError
 from flywheel.width.evidence import Costs, Evidence, Prompt, Score
 
 _NONCE = re.compile(r"^@([0-9a-f]{32}) ", re.MULTILINE)

@@ -14,9 +14,11 @@ from typing import Any
 
 from harness import checkpoint, fake_command, wait_for
 
-from flywheel import cli, identity, launch
+from flywheel.box import identity
+from flywheel.cli import app as cli
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
+from flywheel.run import launch
 from flywheel.selftest.engine.witness import told
 
 SUITE = {

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from boxes import Box
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(autouse=True)
 def _own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,6 +17,9 @@ def _own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The box of a test is shared, and how busy it is must not decide what a test finds.
     monkeypatch.setenv("FLYWHEEL_MAX_LOAD", "1000")
     monkeypatch.delenv("FLYWHEEL_LEDGER", raising=False)
+    # The scripted engine starts without site packages, to be quick, also where a test supervises it
+    # in its own process.
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 @pytest.fixture

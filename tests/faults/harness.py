@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flywheel import launch
-from flywheel.manifest import Manifest, engine_config, new_nonce
+from flywheel.run import launch
+from flywheel.run.manifest import Manifest, engine_config, new_nonce
 from flywheel.selftest.engine.command import scripted
 
 PROMPTS = ("code-0", "prose-0", "math-0")

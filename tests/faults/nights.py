@@ -11,17 +11,17 @@ from typing import Any
 from harness import PROMPTS, checkpoint, fake_command
 from rich.console import Console
 
-from flywheel import judge, plan
-from flywheel.attend import Wishes
-from flywheel.campaign import Settings
-from flywheel.clock import SystemClock
-from flywheel.display import Display
+from flywheel.box.clock import SystemClock
+from flywheel.display.panel import Display
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.manifest import Manifest
-from flywheel.night import Night
-from flywheel.order import Order, plan_manifest
+from flywheel.loop import judge, plan
+from flywheel.loop.attend import Wishes
+from flywheel.loop.night import Night
+from flywheel.loop.order import Order, plan_manifest
+from flywheel.run.manifest import Manifest
+from flywheel.statistics.campaign import Settings
 
 SMALL = Settings(label="test", budget=8, calibration=2, anchor_blocks=1, canary_every=50,
                  backoff_s=(0.0,))  # fmt: skip

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from harness import checkpoint, fake_command
 
-from flywheel import cli
-from flywheel.lease import device_path, holder
+from flywheel.box.lease import device_path, holder
+from flywheel.cli import app as cli
 
 ENDINGS = {"promoted", "rejected", "inconclusive", "void", "incorrect"}
 SUITE = {"name": "fake", "prompts": [{"id": "code-0", "category": "code"},

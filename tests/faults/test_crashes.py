@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flywheel import cli
+from flywheel.cli import app as cli
 from flywheel.selftest.account import account
 from flywheel.selftest.crash import crash
 from flywheel.selftest.engine.witness import tell

@@ -14,8 +14,8 @@ import pytest
 from boxes import Box
 from harness import wait_for
 
-from flywheel import identity
-from flywheel.lease import Lease, device_path, holder
+from flywheel.box import identity
+from flywheel.box.lease import Lease, device_path, holder
 from flywheel.serve import Address, health
 
 

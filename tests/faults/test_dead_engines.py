@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from harness import manifest_for, run_to_end
 
-from flywheel import launch
-from flywheel.parse import Refusal, parse
-from flywheel.record import RunRecord
+from flywheel.run import launch
+from flywheel.run.parse import Refusal, parse
+from flywheel.run.record import RunRecord
 from flywheel.selftest.fault import Fault
 from flywheel.selftest.matrix import MATRIX
 

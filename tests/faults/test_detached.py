@@ -12,8 +12,8 @@ import pytest
 from boxes import Box
 from harness import wait_for
 
-from flywheel import identity
-from flywheel.lease import daemon_path, holder
+from flywheel.box import identity
+from flywheel.box.lease import daemon_path, holder
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from harness import manifest_for, wait_for
 
-from flywheel import identity, launch, supervise
-from flywheel.exit_status import ExitStatus
+from flywheel.box import identity
+from flywheel.box.identity import Identity
+from flywheel.box.lease import Lease, holder
 from flywheel.guard import link, replay
 from flywheel.guard.journal import Journal
 from flywheel.guard.limits import MB, Limits
@@ -26,11 +27,11 @@ from flywheel.guard.traces import traces
 from flywheel.guard.victim import Victim
 from flywheel.guard.watch import Charge, Guard
 from flywheel.guard.word import GuardWord, read_sealed
-from flywheel.identity import Identity
-from flywheel.lease import Lease, holder
-from flywheel.manifest import Manifest
-from flywheel.parse import Refusal, parse
-from flywheel.record import RunRecord
+from flywheel.run import launch, supervise
+from flywheel.run.exit_status import ExitStatus
+from flywheel.run.manifest import Manifest
+from flywheel.run.parse import Refusal, parse
+from flywheel.run.record import RunRecord
 
 FAMILY = Path(__file__).with_name("family.py")
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from nights import SMALL, lever, night, opened, order, view
 
-from flywheel import cli, epoch
-from flywheel.campaign import Settings
+from flywheel.cli import app as cli
 from flywheel.errors import Refused
 from flywheel.ledger import halts
 from flywheel.ledger.store import Ledger
+from flywheel.loop import epoch
+from flywheel.statistics.campaign import Settings
 
 
 def standing(ledger: Ledger) -> list[str]:

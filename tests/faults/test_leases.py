@@ -15,10 +15,11 @@ import psutil
 import pytest
 from harness import manifest_for, wait_for
 
-from flywheel import device, identity, launch, lease
+from flywheel.box import device, identity, lease
+from flywheel.box.lease import Lease, device_path
 from flywheel.errors import LeaseBusy
 from flywheel.guard.limits import limits
-from flywheel.lease import Lease, device_path
+from flywheel.run import launch
 
 ROOT = Path(__file__).parents[2]
 ENGINE = """
@@ -35,7 +36,7 @@ except DeviceBusy as error:
 """
 LOOP = """
 import sys
-from flywheel.lease import Lease, device_path
+from flywheel.box.lease import Lease, device_path
 with Lease.acquire(device_path(), "flywheel run"):
     print("held", flush=True)
     sys.stdin.read()

@@ -12,14 +12,16 @@ import pytest
 from harness import wait_for
 from nights import lever, night, opened, order, planned, view
 
-from flywheel import identity, judge, launch
-from flywheel.attend import Wish
-from flywheel.clock import Window
+from flywheel.box import identity
+from flywheel.box.clock import Window
+from flywheel.box.lease import Lease, device_path
 from flywheel.errors import LeaseBusy, Refused, StatisticsError
 from flywheel.files import read_json
-from flywheel.lease import Lease, device_path
 from flywheel.ledger.rebuild import rebuild
-from flywheel.manifest import Manifest
+from flywheel.loop import judge
+from flywheel.loop.attend import Wish
+from flywheel.run import launch
+from flywheel.run.manifest import Manifest
 
 
 def test_a_faster_lever_is_promoted_and_the_ledger_rebuilds(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from nights import lever, night, opened, order
 
-from flywheel import best, entry, judge
-from flywheel.cli import main
+from flywheel import best
+from flywheel.cli.app import main
 from flywheel.errors import LedgerError, RecordError, UsageError
 from flywheel.files import dump, read_json, write_atomic
 from flywheel.ledger import store, views
@@ -22,8 +22,9 @@ from flywheel.ledger.replay import Replayed, replay
 from flywheel.ledger.rows import View
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.verify import verify
-from flywheel.manifest import Manifest
-from flywheel.order import Order
+from flywheel.loop import entry, judge
+from flywheel.loop.order import Order
+from flywheel.run.manifest import Manifest
 
 
 @pytest.fixture(scope="module")

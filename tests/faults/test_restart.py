@@ -17,11 +17,13 @@ from boxes import Box
 from harness import wait_for
 from nights import lever, night, opened, order, planned, view
 
-from flywheel import attend, identity, launch
-from flywheel.lease import Lease, daemon_path, device_path
+from flywheel.box import identity
+from flywheel.box.lease import Lease, daemon_path, device_path
 from flywheel.ledger.rows import RunRow
 from flywheel.ledger.store import Ledger
-from flywheel.manifest import Manifest
+from flywheel.loop import attend
+from flywheel.run import launch
+from flywheel.run.manifest import Manifest
 from flywheel.selftest.engine.witness import told
 
 
@@ -38,9 +40,9 @@ def supervisor(run_dir: Path, after_s: float, *fds: int) -> subprocess.Popen[byt
     """A supervisor that is slow to get going, in a session of its own like a real one."""
     script = (
         f"import sys, time; time.sleep({after_s}); from pathlib import Path;"
-        f"from flywheel.supervise import supervise; sys.exit(supervise(Path({str(run_dir)!r})))"
+        f"from flywheel.run.supervise import supervise; sys.exit(supervise(Path({str(run_dir)!r})))"
     )
-    root = str(Path(launch.__file__).resolve().parent.parent)
+    root = str(Path(launch.__file__).resolve().parents[2])
     return subprocess.Popen(
         [sys.executable, "-c", script], pass_fds=fds, start_new_session=True,
         env={**os.environ, "PYTHONPATH": root}, stderr=subprocess.DEVNULL,

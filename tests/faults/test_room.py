@@ -14,16 +14,17 @@ import pytest
 from harness import manifest_for, wait_for
 from nights import lever, night, opened, order, view
 
-from flywheel import admission, launch, tenants
-from flywheel.attend import Wishes, attend
-from flywheel.clock import SystemClock
+from flywheel.box import admission, tenants
+from flywheel.box.clock import SystemClock
+from flywheel.box.identity import Identity, boot_id
+from flywheel.box.lease import Holder, device_path, holder
+from flywheel.box.surroundings import Surroundings
 from flywheel.errors import Refused
 from flywheel.files import dump
-from flywheel.identity import Identity, boot_id
-from flywheel.lease import Holder, device_path, holder
 from flywheel.ledger import takeovers
+from flywheel.loop.attend import Wishes, attend
+from flywheel.run import launch
 from flywheel.serve import Address, Server
-from flywheel.surroundings import Surroundings
 
 
 @contextlib.contextmanager

@@ -19,13 +19,14 @@ from boxes import Box
 from harness import wait_for
 from nights import lever, night, opened, order, view
 
-from flywheel import identity, ingest, launch
-from flywheel.campaign import Settings
-from flywheel.clock import Window
-from flywheel.lease import Lease, device_path
+from flywheel.box import identity
+from flywheel.box.clock import Window
+from flywheel.box.lease import Lease, device_path
 from flywheel.ledger.store import Ledger
-from flywheel.night import Night
-from flywheel.order import Session
+from flywheel.loop.night import Night
+from flywheel.loop.order import Session
+from flywheel.run import ingest, launch
+from flywheel.statistics.campaign import Settings
 
 LIMIT_S = 2.0
 PATIENT = Settings(label="test", budget=8, calibration=2, canary_every=50, backoff_s=(60.0,))

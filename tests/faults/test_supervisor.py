@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from harness import manifest_for, wait_for
 
-from flywheel import identity, launch, supervise
-from flywheel.exit_status import ExitStatus
+from flywheel.box import identity
+from flywheel.run import launch, supervise
+from flywheel.run.exit_status import ExitStatus
 
 
 @pytest.fixture(autouse=True)

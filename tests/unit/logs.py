@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from flywheel.manifest import Manifest, engine_config
+from flywheel.run.manifest import Manifest, engine_config
 
 NONCE = "0123456789abcdef" * 2
 OTHER_NONCE = "f" * 32

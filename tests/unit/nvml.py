@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flywheel import device
-from flywheel.device import Gpu, GpuProcess
+from flywheel.box import device
+from flywheel.box.device import Gpu, GpuProcess
 
 H200 = "GPU-8a6b2e10-0000-1111-2222-333344445555"
 

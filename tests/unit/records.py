@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flywheel import judge, plan
 from flywheel.ledger import store, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever, canonical, fingerprint
-from flywheel.manifest import Manifest, engine_config
-from flywheel.parse import parse
-from flywheel.record import (
+from flywheel.loop import judge, plan
+from flywheel.run.manifest import Manifest, engine_config
+from flywheel.run.parse import parse
+from flywheel.run.record import (
     Arm,
     Asset,
     Clocks,

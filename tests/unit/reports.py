@@ -7,10 +7,10 @@ from pathlib import Path
 
 from records import NOW, World, drive, lever
 
-from flywheel import judge, plan
-from flywheel.campaign import QUICK
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
+from flywheel.loop import judge, plan
+from flywheel.statistics.campaign import QUICK
 
 LEVERS = [
     lever("fast"),

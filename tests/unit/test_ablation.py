@@ -10,14 +10,14 @@ import pytest
 from records import NOW, World, drive, lever, play
 
 from flywheel import best as best_of
-from flywheel import judge, plan
-from flywheel.ablation import AFTER, ablation
-from flywheel.campaign import QUICK
 from flywheel.ledger import views
 from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
+from flywheel.loop import judge, plan
+from flywheel.loop.ablation import AFTER, ablation
+from flywheel.statistics.campaign import QUICK
 
 START = {f"f{i}": "off" for i in range(5)}
 

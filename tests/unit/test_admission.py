@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from nvml import gpu
 
-from flywheel import admission
-from flywheel.admission import Admission, Entrance, Need
-from flywheel.host import Host
+from flywheel.box import admission
+from flywheel.box.admission import Admission, Entrance, Need
+from flywheel.box.host import Host
 
 GIB = 1 << 30
 BOX = Host(0.5, 2, 16 * GIB, 8 * GIB, 50 * GIB, (), mem_reclaimable_bytes=8 * GIB)

@@ -11,9 +11,11 @@ import pytest
 from logs import honest, manifest, sealed
 from test_parse import EXIT
 
-from flywheel import attend, host, identity, ingest, launch, stop
-from flywheel.attend import Wishes
-from flywheel.surroundings import Surroundings
+from flywheel.box import host, identity
+from flywheel.box.surroundings import Surroundings
+from flywheel.loop import attend, stop
+from flywheel.loop.attend import Wishes
+from flywheel.run import ingest, launch
 
 
 class FakeClock:

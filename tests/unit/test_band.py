@@ -12,7 +12,8 @@ from scipy.integrate import quad
 from scipy.stats import nct
 from scipy.stats import t as student
 
-from flywheel.band import (
+from flywheel.errors import StatisticsError
+from flywheel.statistics.band import (
     Pool,
     Series,
     e_value,
@@ -26,7 +27,6 @@ from flywheel.band import (
     residuals,
     spread,
 )
-from flywheel.errors import StatisticsError
 
 QUIET = Pool(1.0, 30.0)
 

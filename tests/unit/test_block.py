@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import PROMPTS, point, record
 
-from flywheel.block import BlockEstimate, cold_block, cost, hot_block, load_costs
 from flywheel.errors import BlockError
-from flywheel.record import Point, RunRecord
+from flywheel.run.record import Point, RunRecord
+from flywheel.statistics.block import BlockEstimate, cold_block, cost, hot_block, load_costs
 
 
 def bend(made: RunRecord, change: object, **where: object) -> RunRecord:

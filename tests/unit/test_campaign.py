@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from online_fdr.core.abstract.abstract_gamma_seq import AbstractGammaSequence
 from online_fdr.e_values import ELond
 
-from flywheel.campaign import (
+from flywheel.errors import DecisionError
+from flywheel.statistics.campaign import (
     FULL,
     QUICK,
     Budget,
@@ -19,7 +20,6 @@ from flywheel.campaign import (
     clopper_pearson,
     fold,
 )
-from flywheel.errors import DecisionError
 
 
 def test_the_first_test_gets_the_flat_share_and_promotions_earn_more() -> None:

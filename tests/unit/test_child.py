@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from flywheel import identity
-from flywheel.child import Child
+from flywheel.box import identity
+from flywheel.run.child import Child
 
 SAY = "import os, sys; print('ran', os.getpgid(0) == os.getpid(), len(os.listdir('/proc/self/fd')))"
 
@@ -42,7 +42,7 @@ def test_what_cannot_run_says_why_and_is_reaped(tmp_path: Path) -> None:
 
 def test_a_child_whose_parent_died_leaves_without_having_run(tmp_path: Path) -> None:
     code = (
-        "import os, sys\nfrom pathlib import Path\nfrom flywheel.child import Child\n"
+        "import os, sys\nfrom pathlib import Path\nfrom flywheel.run.child import Child\n"
         "child = Child([sys.executable, '-c', 'print(1)'], cwd='/', environment=os.environ,"
         " output=Path(sys.argv[1]))\nprint(child.pid, flush=True)\nos._exit(0)\n"
     )

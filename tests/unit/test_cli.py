@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from flywheel import cli, cli_levers, commands, glance, suite
+from flywheel import suite
+from flywheel.cli import app as cli
+from flywheel.cli import commands
+from flywheel.cli import levers as cli_levers
+from flywheel.cli.terminal import finite, sentence
 from flywheel.errors import FlywheelError, LeverError, UsageError
 from flywheel.ledger.store import Ledger
-from flywheel.terminal import finite, sentence
+from flywheel.loop import glance
 
 
 def flywheel(*words: str) -> int:

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from flywheel.clock import SystemClock, Window, count, span_text, utc_text
+from flywheel.box.clock import SystemClock, Window, count, span_text, utc_text
 from flywheel.errors import UsageError
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flywheel import cpu
-from flywheel.cpu import Sample, Spent
+from flywheel.box import cpu
+from flywheel.box.cpu import Sample, Spent
 
 
 def test_clocks_power_and_throttling_are_read(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.band import Pool, gain_fraction, log_gain
-from flywheel.block import BlockEstimate
-from flywheel.decide import Evidence, Rule, Verdict, decide, detectable, percent, span
 from flywheel.errors import DecisionError, StatisticsError
+from flywheel.statistics.band import Pool, gain_fraction, log_gain
+from flywheel.statistics.block import BlockEstimate
+from flywheel.statistics.decide import Evidence, Rule, Verdict, decide, detectable, percent, span
 
 RULE = Rule()
 SD = 0.003
@@ -100,7 +100,7 @@ def test_one_load_must_not_carry_a_promotion() -> None:
 
 
 def test_leave_one_out_withholds() -> None:
-    from flywheel.decide import withheld
+    from flywheel.statistics.decide import withheld
 
     assert withheld([0.2, -0.01], (), PAST, RULE) == "one_load"
     assert withheld([0.02, 0.02], (), PAST, RULE) is None

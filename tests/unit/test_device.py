@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from nvml import H200, Nvml, gpu, install, process
 
-from flywheel import device
+from flywheel.box import device
 
 A, B = "GPU-aaaa-1", "GPU-bbbb-2"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flywheel.display import Display, Scene, plain
-from flywheel.progress import Follower, Progress
+from flywheel.display.panel import Display, Scene, plain
+from flywheel.display.progress import Follower, Progress
 
 NONCE = "a" * 32
 
@@ -43,7 +43,7 @@ def test_a_ci_log_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_terminal_gets_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("flywheel.display.REFRESH_S", 0.0)
+    monkeypatch.setattr("flywheel.display.panel.REFRESH_S", 0.0)
     output = io.StringIO()
     display = Display(terminal(output))
     with display.open():
@@ -121,7 +121,7 @@ def test_a_display_that_breaks_never_stops_the_loop(
             raise io.UnsupportedOperation
 
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("flywheel.display.REFRESH_S", 0.0)
+    monkeypatch.setattr("flywheel.display.panel.REFRESH_S", 0.0)
     # What rich does for a reader that went away; the standard output of the tests stays.
     monkeypatch.setattr(Console, "on_broken_pipe", lambda _: sys.exit(1))
     output = Broken()

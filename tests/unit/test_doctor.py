@@ -14,15 +14,16 @@ import pytest
 from nvml import gpu, on_device
 from rich.console import Console
 
-from flywheel import doctor, host, lease, tenants
-from flywheel.admission import Need
-from flywheel.cpu import Cpu, Use
-from flywheel.device import Gpu, GpuProcess
+from flywheel import doctor
+from flywheel.box import host, lease, tenants
+from flywheel.box.admission import Need
+from flywheel.box.cpu import Cpu, Use
+from flywheel.box.device import Gpu, GpuProcess
+from flywheel.box.host import Host
+from flywheel.box.lease import Holder, Lease, device_path
 from flywheel.doctor import box, software, tenancy, work
 from flywheel.doctor.check import Check
 from flywheel.files import dump
-from flywheel.host import Host
-from flywheel.lease import Holder, Lease, device_path
 from flywheel.ledger import backup, halts, takeovers
 from flywheel.ledger.store import Ledger
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from records import NOW, World, lever, play
 
-from flywheel import judge, plan
-from flywheel.campaign import FULL, QUICK
-from flywheel.detach import words
-from flywheel.epoch import declare, ends
-from flywheel.halting import Evidence
 from flywheel.ledger import views
 from flywheel.ledger.rows import View
 from flywheel.ledger.store import Ledger
-from flywheel.order import Order
+from flywheel.loop import judge, plan
+from flywheel.loop.detach import words
+from flywheel.loop.epoch import declare, ends
+from flywheel.loop.halting import Evidence
+from flywheel.loop.order import Order
+from flywheel.statistics.campaign import FULL, QUICK
 
 
 def order(folder: Path, **fields: object) -> Order:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flywheel import identity
-from flywheel.exit_status import ExitStatus
+from flywheel.box import identity
 from flywheel.files import create_whole, dump, read_json, write_atomic
+from flywheel.run.exit_status import ExitStatus
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(

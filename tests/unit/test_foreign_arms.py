@@ -11,7 +11,7 @@ import pytest
 from flywheel import release
 from flywheel.errors import DecisionError
 from flywheel.foreign import arms, reading
-from flywheel.refusal import Refusal
+from flywheel.run.refusal import Refusal
 
 CATEGORIES = (*release.RECONSTRUCTIVE, *release.CONSTRUCTIVE)
 

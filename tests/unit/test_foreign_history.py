@@ -12,13 +12,15 @@ import pytest
 from foreign_logs import GUARD, Point, log, suite
 from records import NOW, World, drive, lever
 
-from flywheel import cli, judge, ruler
-from flywheel.campaign import QUICK
+from flywheel import ruler
+from flywheel.cli import app as cli
 from flywheel.errors import LedgerError, RulerMismatch
 from flywheel.foreign import history, reading
 from flywheel.ledger import models, views
 from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.store import Ledger
+from flywheel.loop import judge
+from flywheel.statistics.campaign import QUICK
 
 
 @pytest.fixture

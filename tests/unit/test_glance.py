@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 from records import NOW, World, drive, lever
 
-from flywheel import cli, cli_daemon, glance, identity, judge
-from flywheel.campaign import QUICK
-from flywheel.cli_daemon import status_lines
-from flywheel.display import Scene
+from flywheel.box import identity
+from flywheel.cli import app as cli
+from flywheel.cli import daemon as cli_daemon
+from flywheel.cli.daemon import status_lines
+from flywheel.display.panel import Scene
+from flywheel.display.watch import scene_of
 from flywheel.errors import LedgerError, UsageError
 from flywheel.files import dump
 from flywheel.ledger import halts, views
 from flywheel.ledger.store import Ledger
-from flywheel.watch import scene_of
+from flywheel.loop import glance, judge
+from flywheel.statistics.campaign import QUICK
 
 FAST = {'{"threads":2}': -0.05}
 
@@ -97,7 +100,7 @@ def test_status_needs_neither_the_statistics_nor_sqlalchemy(tmp_path: Path) -> N
     campaign(tmp_path / "ledger.db").close()
     script = (
         "import sys\n"
-        "from flywheel import cli\n"
+        "from flywheel.cli import app as cli\n"
         f"status = cli.main(['status', '--json', '--ledger', {str(tmp_path / 'ledger.db')!r}])\n"
         "slow = [name for name in ('scipy', 'numpy', 'sqlalchemy', 'apscheduler', 'pydantic') "
         "if name in sys.modules]\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from flywheel.box.identity import Identity, Process, family_of
 from flywheel.guard.victim import bury
-from flywheel.identity import Identity, Process, family_of
 
 BOOT = "boot"
 ENGINE = Identity(100, 1000, BOOT)

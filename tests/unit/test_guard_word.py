@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from logs import honest, manifest, sealed
 
-from flywheel.exit_status import ExitStatus
 from flywheel.guard.limits import limits
 from flywheel.guard.watch import Gaps
 from flywheel.guard.word import FILE, LOG_FILE, GuardWord, read_sealed
-from flywheel.parse import Refusal, parse
+from flywheel.run.exit_status import ExitStatus
+from flywheel.run.parse import Refusal, parse
 
 LOG = b"a line\n"
 WORD = GuardWord(

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from records import NOW, World, drive, lever, manifest_of, play
 
-from flywheel import judge, plan
-from flywheel.campaign import QUICK
-from flywheel.halting import Alarm, alarms
 from flywheel.ledger import halts, views
 from flywheel.ledger.rows import View
 from flywheel.ledger.store import Ledger
+from flywheel.loop import judge, plan
+from flywheel.loop.halting import Alarm, alarms
+from flywheel.statistics.campaign import QUICK
 
 FAST = {'{"threads":2}': -0.05}
 Fails = Callable[[plan.NextBlock], tuple[str, str] | None]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flywheel import host
-from flywheel.host import Host
+from flywheel.box import host
+from flywheel.box.host import Host
 
 IDLE = Host(0.5, 2, 16 << 30, 8 << 30, 50 << 30, ())
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from flywheel import identity
-from flywheel.identity import Identity
+from flywheel.box import identity
+from flywheel.box.identity import Identity
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import pytest
 from records import NOW, World, drive, lever, manifest_of, play, record, text_of
 
 from flywheel import best as best_of
-from flywheel import judge, plan
-from flywheel.campaign import QUICK
 from flywheel.errors import LedgerError
 from flywheel.ledger import views
 from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.views import VariantRow, View
-from flywheel.readjudicate import readjudicate
+from flywheel.loop import judge, plan
+from flywheel.loop.readjudicate import readjudicate
+from flywheel.statistics.campaign import QUICK
 
 FAST = {'{"threads":2}': -0.05}
 

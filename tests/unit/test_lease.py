@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from flywheel import identity, lease
+from flywheel.box import identity, lease
+from flywheel.box.identity import Identity
+from flywheel.box.lease import Holder, Lease
 from flywheel.errors import LeaseBusy, LeaseError
 from flywheel.files import dump
-from flywheel.identity import Identity
-from flywheel.lease import Holder, Lease
 
 
 def test_a_held_lease_is_refused_by_name_and_free_afterwards(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_the_lock_dies_with_its_holder_not_with_its_text(tmp_path: Path) -> None
     code = f"""
 import os
 from pathlib import Path
-from flywheel.lease import Lease
+from flywheel.box.lease import Lease
 Lease.acquire(Path({str(path)!r}), "doomed")
 os._exit(0)
 """

@@ -12,11 +12,11 @@ import pytest
 from foreign_logs import import_history
 from records import NOW, World, drive, lever
 
-from flywheel import judge
-from flywheel.campaign import QUICK
 from flywheel.errors import LedgerError, LedgerVersionError
 from flywheel.ledger import halts, models, takeovers, views
 from flywheel.ledger.store import APPLICATION_ID, Ledger, check_integrity, log_text
+from flywheel.loop import judge
+from flywheel.statistics.campaign import QUICK
 
 
 @pytest.fixture

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from records import NOW, World, drive, lever
 
-from flywheel import best, judge
-from flywheel.campaign import QUICK
-from flywheel.cli import main
+from flywheel import best
+from flywheel.cli.app import main
 from flywheel.errors import LedgerError, UsageError
 from flywheel.ledger import backup, halts, models, portable, views
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.verify import Verified, verify
+from flywheel.loop import judge
+from flywheel.statistics.campaign import QUICK
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 from records import NOW, World, drive, lever
 
-from flywheel import glance, judge
-from flywheel.campaign import QUICK
 from flywheel.errors import LedgerBusy, LedgerError, LedgerPlaceError
 from flywheel.ledger import backup, models, place, store, views
 from flywheel.ledger.opening import open_for_writing
 from flywheel.ledger.store import Ledger, check_integrity
+from flywheel.loop import glance, judge
+from flywheel.statistics.campaign import QUICK
 
 LATER = "2026-11-28T23:00:00Z"
 

@@ -14,12 +14,12 @@ import pytest
 from foreign_logs import import_history
 from records import NOW, World, drive, lever, manifest_of, record, text_of
 
-from flywheel import judge
-from flywheel.campaign import QUICK
 from flywheel.errors import LedgerError
 from flywheel.ledger import evidence, halts, integrity, models, takeovers, views
 from flywheel.ledger.store import Ledger
-from flywheel.parse import parse
+from flywheel.loop import judge
+from flywheel.run.parse import parse
+from flywheel.statistics.campaign import QUICK
 
 
 @pytest.fixture(scope="module")

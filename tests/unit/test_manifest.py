@@ -8,7 +8,7 @@ import pytest
 from logs import NONCE, manifest
 
 from flywheel.errors import RecordError
-from flywheel.manifest import Manifest, new_nonce
+from flywheel.run.manifest import Manifest, new_nonce
 
 
 def test_a_manifest_survives_its_file(tmp_path: Path) -> None:

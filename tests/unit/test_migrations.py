@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from records import NOW
 
-from flywheel import best, judge
-from flywheel.campaign import QUICK
+from flywheel import best
 from flywheel.errors import LedgerError
 from flywheel.ledger import backup, halts, integrity, migrations, models, views
 from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.store import Ledger, check_integrity
+from flywheel.loop import judge
+from flywheel.statistics.campaign import QUICK
 
 OLD = Path(__file__).parent / "fixtures" / "ledger-v1.db.gz"
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import HEX, NONCE, OTHER_NONCE, PROMPTS, bent, fingerprint, honest, manifest, sealed
 
-from flywheel.exit_status import ExitStatus
-from flywheel.parse import Refusal, parse
-from flywheel.record import RunRecord
+from flywheel.run.exit_status import ExitStatus
+from flywheel.run.parse import Refusal, parse
+from flywheel.run.record import RunRecord
 
 EXIT = ExitStatus(
     run_id="r1", status=0, signal=None, timed_out=False, stopped=False, duration_ns=1,

@@ -9,13 +9,13 @@ import pytest
 from records import NOW, World, drive, lever, play
 
 from flywheel import best as best_of
-from flywheel import judge, plan
-from flywheel.campaign import QUICK, Settings
-from flywheel.eligible import admit
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.views import View
 from flywheel.lever import KINDS, Lever
+from flywheel.loop import judge, plan
+from flywheel.loop.eligible import admit
+from flywheel.statistics.campaign import QUICK, Settings
 
 FAST = {'{"threads":2}': -0.05}
 
@@ -96,7 +96,7 @@ def test_an_interrupted_block_is_taken_up_where_it_stopped(tmp_path: Path) -> No
     world, load = World(), step.loads()[0]
     from records import manifest_of, text_of
 
-    from flywheel.parse import parse
+    from flywheel.run.parse import parse
 
     made = world.run(play_one, load)
     manifest = manifest_of(made, block_id=step.block_id)
@@ -195,7 +195,7 @@ def test_a_changed_condition_reopens_at_lower_odds(tmp_path: Path) -> None:
         return replace(made, header=other)  # type: ignore[type-var]
 
     play(ledger, plan.next_step(view, []), World(bend=moved))  # type: ignore[arg-type]
-    from flywheel.eligible import conditions_changed
+    from flywheel.loop.eligible import conditions_changed
 
     view = see(ledger)
     assert conditions_changed(view, last, best_of.fold(view)) == (

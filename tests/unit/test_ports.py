@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flywheel.box.lease import holder
 from flywheel.errors import Refused, UsageError
-from flywheel.lease import holder
 from flywheel.serve import Address, Server, check_free
 
 

@@ -11,16 +11,17 @@ import pytest
 from records import NOW, World, drive, lever
 
 from flywheel import best as best_of
-from flywheel import cli, judge
-from flywheel.campaign import QUICK
-from flywheel.cli_readjudicate import rule_from
-from flywheel.decide import RULE_VERSION, Rule
+from flywheel.cli import app as cli
+from flywheel.cli.readjudicate import rule_from
 from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.rows import CampaignRow, View
 from flywheel.ledger.store import Ledger
-from flywheel.readjudicate import judge_again, readjudicate
+from flywheel.loop import judge
+from flywheel.loop.readjudicate import judge_again, readjudicate
+from flywheel.statistics.campaign import QUICK
+from flywheel.statistics.decide import RULE_VERSION, Rule
 
 GAINS = {'{"threads":2}': -0.05, '{"moe":"gather"}': 0.04, '{"attention":"bmm"}': -0.03}
 LEVERS = [

@@ -14,16 +14,16 @@ from records import NOW, World, drive, lever, play
 from reports import LEVERS, finished
 from rich.console import Console
 
-from flywheel import judge, plan
-from flywheel.campaign import QUICK
 from flywheel.errors import LedgerError
 from flywheel.ledger import halts, views
 from flywheel.ledger.store import Ledger
-from flywheel.levers_md import render as render_levers
+from flywheel.loop import judge, plan
 from flywheel.report import headline, html, tables
 from flywheel.report.document import Document
 from flywheel.report.gather import describe, gather
+from flywheel.report.levers_md import render as render_levers
 from flywheel.report.scope import Scope
+from flywheel.statistics.campaign import QUICK
 
 
 @pytest.fixture(scope="module")

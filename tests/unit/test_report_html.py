@@ -13,13 +13,13 @@ import pytest
 from records import NOW, lever
 from reports import LEVERS, finished
 
-from flywheel import judge
-from flywheel.campaign import QUICK
+from flywheel.loop import judge
 from flywheel.report import glyphs, html, plots
 from flywheel.report.document import Document, Row
 from flywheel.report.evidence import evidence
 from flywheel.report.gather import gather
 from flywheel.report.trace import Epoch, Level, Noise, Trace
+from flywheel.statistics.campaign import QUICK
 
 HOSTILE = "<script>alert(1)</script>"
 BREAKOUT = "\"'><img src=x onerror=alert(2)></style></title>"

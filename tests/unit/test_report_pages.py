@@ -14,14 +14,25 @@ import pytest
 from records import NOW, World, drive, lever
 from reports import LEVERS, committed, finished
 
-from flywheel import cli, heads_md, judge, runs_md
-from flywheel.campaign import QUICK
+from flywheel.cli import app as cli
 from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger, log_text
-from flywheel.report import diff_page, find, glyphs, html, lever_page, run_page, tables
+from flywheel.loop import judge
+from flywheel.report import (
+    diff_page,
+    find,
+    glyphs,
+    heads_md,
+    html,
+    lever_page,
+    run_page,
+    runs_md,
+    tables,
+)
 from flywheel.report.gather import gather
 from flywheel.report.since import moment
+from flywheel.statistics.campaign import QUICK
 
 Json = Callable[..., Any]
 

@@ -9,7 +9,7 @@ import pytest
 from records import lever
 from reports import LEVERS, committed, finished
 
-from flywheel import cli_levers
+from flywheel.cli import levers as cli_levers
 from flywheel.ledger.store import Ledger
 from flywheel.report import html
 from flywheel.report.gather import gather

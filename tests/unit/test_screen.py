@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from flywheel.band import Pool
-from flywheel.decide import Rule
-from flywheel.screen import Screened, choose, screen, screen_hot, spread_known
+from flywheel.statistics.band import Pool
+from flywheel.statistics.decide import Rule
+from flywheel.statistics.screen import Screened, choose, screen, screen_hot, spread_known
 
 RULE = Rule()
 PAST = Pool(0.007**2, 30.0)

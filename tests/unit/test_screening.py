@@ -13,15 +13,16 @@ import pytest
 from records import NOW, World, drive, lever, manifest_of, play
 
 from flywheel import best as best_of
-from flywheel import judge, lineage, plan
-from flywheel.campaign import QUICK
 from flywheel.errors import LedgerError
 from flywheel.ledger import views
 from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.record import RunRecord
+from flywheel.loop import judge, plan
+from flywheel.run import lineage
+from flywheel.run.record import RunRecord
+from flywheel.statistics.campaign import QUICK
 
 GAINS = {'{"fast":"on"}': -0.06, '{"slow":"on"}': 0.06}
 
@@ -219,7 +220,7 @@ def test_a_waiting_lever_is_not_tried_a_second_time(ledger: Ledger) -> None:
     with ledger.reading() as connection:
         effective = views.effective_configs(connection)
     view = see(ledger)
-    from flywheel.eligible import admit
+    from flywheel.loop.eligible import admit
 
     ready, refused = admit(view, levers, best_of.fold(view), effective, ("config",))
     name = found_waiting[0].lever.name

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from records import NOW, World, drive, lever
 
-from flywheel import judge
-from flywheel.campaign import QUICK
 from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
+from flywheel.loop import judge
 from flywheel.simulate import __main__ as program
 from flywheel.simulate import page, plot
 from flywheel.simulate.box import BOXES, Box, Machine
 from flywheel.simulate.outcome import Outcome, Summary, summarise
 from flywheel.simulate.study import Row, campaign, rows, study
 from flywheel.simulate.truth import draw
+from flywheel.statistics.campaign import QUICK
 
 CAMPAIGNS = 12
 FALSE, FALSE_NULL, POWER = 0.5, 0.2, 0.65

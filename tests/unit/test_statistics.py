@@ -13,10 +13,10 @@ from statistics import fmean
 
 import pytest
 
-from flywheel.band import Pool, Series, effect_band, log_gain, pool
-from flywheel.block import BlockEstimate
-from flywheel.campaign import Budget, Settings, clopper_pearson
-from flywheel.decide import Evidence, Rule, decide
+from flywheel.statistics.band import Pool, Series, effect_band, log_gain, pool
+from flywheel.statistics.block import BlockEstimate
+from flywheel.statistics.campaign import Budget, Settings, clopper_pearson
+from flywheel.statistics.decide import Evidence, Rule, decide
 
 SD = 0.004
 RULE = Rule()

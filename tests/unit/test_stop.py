@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from flywheel import identity, stop
+from flywheel.box import identity
+from flywheel.loop import stop
 
 
 def test_a_request_reaches_its_daemon_and_no_other(tmp_path: Path) -> None:

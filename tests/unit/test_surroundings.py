@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from nvml import gpu, on_device
 
-from flywheel import identity, tenants
-from flywheel.cpu import Cpu, Sample, Spent
-from flywheel.device import Gpu, GpuProcess
-from flywheel.launch import RunState
-from flywheel.surroundings import Surroundings
+from flywheel.box import identity, tenants
+from flywheel.box.cpu import Cpu, Sample, Spent
+from flywheel.box.device import Gpu, GpuProcess
+from flywheel.box.surroundings import Surroundings
+from flywheel.run.launch import RunState
 
 RUNNING = RunState("running", identity.current(), identity.current(), None)
 

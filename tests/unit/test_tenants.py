@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from nvml import gpu, on_device
 
-from flywheel import tenants
-from flywheel.device import GpuProcess
+from flywheel.box import tenants
+from flywheel.box.device import GpuProcess
 
 
 @pytest.fixture(autouse=True)

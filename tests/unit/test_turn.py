@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from clocks import FakeClock
 
-from flywheel.clock import Window
-from flywheel.order import Order, Session
-from flywheel.turn import Turn
-from flywheel.wishes import Wishes
+from flywheel.box.clock import Window
+from flywheel.loop.order import Order, Session
+from flywheel.loop.turn import Turn
+from flywheel.loop.wishes import Wishes
 
 DAY = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
 
@@ -70,8 +70,8 @@ def test_the_next_attempt_waits_and_other_levers_do_not(tmp_path: Path) -> None:
 @pytest.fixture
 def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hours pass in steps of ten minutes."""
-    monkeypatch.setattr("flywheel.turn.LOOK_AGAIN_S", 600.0)
-    monkeypatch.setattr("flywheel.wishes.POLL_S", 600.0)
+    monkeypatch.setattr("flywheel.loop.turn.LOOK_AGAIN_S", 600.0)
+    monkeypatch.setattr("flywheel.loop.wishes.POLL_S", 600.0)
 
 
 @pytest.mark.usefixtures("_coarse")

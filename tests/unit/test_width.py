@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from logs import Event, honest, manifest, sealed
 from records import NOW, World, drive, lever
 
-from flywheel import cli, judge
-from flywheel.campaign import QUICK
+from flywheel.cli import app as cli
 from flywheel.errors import UsageError
 from flywheel.foreign import history, reading
 from flywheel.foreign.record import DecodeLog
 from flywheel.ledger.store import Ledger
-from flywheel.parse import parse
-from flywheel.refusal import Refusal
+from flywheel.loop import judge
+from flywheel.run.parse import parse
+from flywheel.run.refusal import Refusal
+from flywheel.statistics.campaign import QUICK
 from flywheel.width import analysis, gather, page, profile
 from flywheel.width.calibration import auc, calibrate
 from flywheel.width.evidence import Costs, Evidence, Prompt, Score

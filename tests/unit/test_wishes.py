@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from clocks import FakeClock
 
-from flywheel import identity, stop
-from flywheel.clock import SystemClock
-from flywheel.wishes import POLL_S, Wish, Wishes
+from flywheel.box import identity
+from flywheel.box.clock import SystemClock
+from flywheel.loop import stop
+from flywheel.loop.wishes import POLL_S, Wish, Wishes
 
 
 def slowly(word: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import sqlalchemy
 
-from flywheel import cpu
+from flywheel.box import cpu
 from flywheel.ledger import models, place, store
 from flywheel.ledger.bench.contention import contention, reader
 from flywheel.ledger.bench.scale import scale

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from flywheel import judge
-from flywheel.campaign import FULL
 from flywheel.ledger import models
 from flywheel.ledger.store import Ledger, Writer
 from flywheel.lever import Lever, canonical, fingerprint, null_lever
-from flywheel.manifest import Manifest, engine_config
+from flywheel.loop import judge
 from flywheel.ruler import Ruler
+from flywheel.run.manifest import Manifest, engine_config
+from flywheel.statistics.campaign import FULL
 
 PROMPTS = tuple(f"category-{i % 8}-{i // 8}" for i in range(48))
 ORDER = ("A", "B", "B", "A")

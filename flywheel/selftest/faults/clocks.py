@@ -6,7 +6,7 @@ import time
 from datetime import datetime, timedelta
 from functools import partial
 
-from flywheel.clock import SystemClock
+from flywheel.box.clock import SystemClock
 from flywheel.selftest.fault import Fault
 from flywheel.selftest.faults.script import scripted_fault
 from flywheel.selftest.scene import Scene

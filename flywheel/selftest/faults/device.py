@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from flywheel.box.lease import Lease
 from flywheel.errors import LeaseBusy
-from flywheel.lease import Lease
 from flywheel.selftest.fault import Fault
 from flywheel.selftest.faults.script import scripted_fault
 from flywheel.selftest.scene import Scene

@@ -6,10 +6,10 @@ import random
 from functools import partial
 from pathlib import Path
 
-from flywheel import ingest, launch
-from flywheel.manifest import Manifest
-from flywheel.parse import parse
-from flywheel.record import RunRecord
+from flywheel.run import ingest, launch
+from flywheel.run.manifest import Manifest
+from flywheel.run.parse import parse
+from flywheel.run.record import RunRecord
 from flywheel.selftest.fault import Fault
 from flywheel.selftest.faults.script import scripted_fault
 from flywheel.selftest.scene import Scene

@@ -10,7 +10,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-from flywheel import identity, launch
+from flywheel.box import identity
+from flywheel.run import launch
 from flywheel.selftest.engine.command import scripted
 from flywheel.selftest.fault import Fault
 from flywheel.selftest.faults.script import scripted_fault
@@ -119,7 +120,7 @@ def _second_engine(scene: Scene) -> None:
         run_dir = scene.held()
         command = (*scripted(), "--config", str(run_dir / "config.json"),
                    "--log", str(run_dir / "run.log"))  # fmt: skip
-        root = Path(launch.__file__).resolve().parents[1]
+        root = Path(launch.__file__).resolve().parents[2]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": str(root)}, check=True)
         scene.release()
 

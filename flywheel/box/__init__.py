@@ -1,0 +1,1 @@
+"""The machine: its device, its lock, its processes, its clock."""

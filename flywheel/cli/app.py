@@ -1,0 +1,237 @@
+"""The command line: `flywheel run | report | serve` and what one needs around them.
+
+It reads options and hands them on; a FlywheelError becomes one sentence on stderr and its exit
+code.  ``commands`` is imported by the command that needs it, so that `flywheel stop` is quick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flywheel.cli import (
+    daemon as cli_daemon,
+)
+from flywheel.cli import (
+    imports as cli_import,
+)
+from flywheel.cli import (
+    ledger as cli_ledger,
+)
+from flywheel.cli import (
+    levers as cli_levers,
+)
+from flywheel.cli import (
+    readjudicate as cli_readjudicate,
+)
+from flywheel.cli import (
+    report as cli_report,
+)
+from flywheel.cli import (
+    selftest as cli_selftest,
+)
+from flywheel.cli import (
+    width as cli_width,
+)
+from flywheel.cli.terminal import (
+    FAILED,
+    WRONG,
+    JsonOption,
+    LedgerOption,
+    emit,
+    ledger_path,
+    sentence,
+)
+from flywheel.errors import FlywheelError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="flywheel",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Makes one box's model decode faster, one measured change at a time.\n\n"
+    "flywheel doctor, then flywheel run, then flywheel report, then flywheel serve.",
+)
+app.add_typer(cli_levers.app, name="levers")
+app.add_typer(cli_ledger.app, name="ledger")
+app.add_typer(cli_import.app, name="import")
+cli_report.app.command("width")(cli_width.width)
+app.add_typer(cli_report.app, name="report")
+app.command()(cli_readjudicate.readjudicate)
+
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", help="The model's folder; the embedded small one by default."),
+]
+SuiteOption = Annotated[
+    Path | None, typer.Option("--suite", help="The suite of prompts; the embedded one by default.")
+]
+
+
+@app.command()
+def run(
+    ledger: LedgerOption = Path("ledger.db"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A 14-minute campaign under a quick ruler of its own.")
+    ] = False,
+    checkpoint: CheckpointOption = None,
+    suite_file: SuiteOption = None,
+    budget_hours: Annotated[
+        float | None, typer.Option("--budget-hours", min=0.001, max=1e4, help="Stop after so long.")
+    ] = None,
+    budget_runs: Annotated[
+        int | None, typer.Option("--budget-runs", min=1, help="Stop after this many engine runs.")
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option("--window", help="Start runs only in these hours, local time: 22:00-07:00."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Try only this lever; may be repeated.")
+    ] = None,
+    new_campaign: Annotated[
+        bool,
+        typer.Option("--new-campaign", help="Declare a new epoch."),
+    ] = False,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", help="Go on in a session of its own; return once under way."),
+    ] = False,
+    json_: JsonOption = False,
+) -> int:
+    """Try one change at a time: measure, decide, record. Unattended.
+
+    Ctrl-C ends the run in progress cleanly and prints the report.
+
+    Example: flywheel run --budget-hours 8 --window 22:00-07:00 --detach
+    """
+    options = {
+        "quick": quick, "checkpoint": checkpoint, "suite": suite_file,
+        "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
+        "only": only, "new_campaign": new_campaign,
+    }  # fmt: skip
+    if detach:
+        return cli_daemon.detach(ledger_path(ledger), options, json_=json_)
+    from flywheel.cli import commands
+
+    return commands.run(
+        ledger_path(ledger),
+        quick=quick,
+        checkpoint=checkpoint,
+        suite_file=suite_file,
+        budget_hours=budget_hours,
+        budget_runs=budget_runs,
+        window=window,
+        only=only,
+        new_campaign=new_campaign,
+        json_=json_,
+    )
+
+
+
+@app.command("serve")
+def serve_(
+    ledger: LedgerOption = Path("ledger.db"),
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port.")] = 8000,
+    checkpoint: CheckpointOption = None,
+    json_: JsonOption = False,
+) -> int:
+    """Host the best configuration so far for real clients, until Ctrl-C.
+
+    Example: flywheel serve --host 0.0.0.0 --port 8000
+    """
+    from flywheel.cli import commands
+    from flywheel.serve import Address
+
+    return commands.serve_best(ledger_path(ledger), Address(host, port), checkpoint, json_=json_)
+
+
+
+app.command("status")(cli_daemon.status)
+app.command("attach")(cli_daemon.attach)
+app.command("stop")(cli_daemon.stop_)
+app.command("resume")(cli_daemon.resume)
+app.command("selftest")(cli_selftest.selftest)
+
+
+@app.command("doctor")
+def doctor_(
+    ledger: LedgerOption = Path("ledger.db"),
+    checkpoint: CheckpointOption = None,
+    suite_file: SuiteOption = None,
+    json_: JsonOption = False,
+) -> int:
+    """Is this box fit to run the loop? Changes nothing.
+
+    Example: flywheel doctor --checkpoint /models/deepseek-v4-flash
+    """
+    from flywheel.cli import commands
+
+    return commands.diagnose(ledger_path(ledger), checkpoint, suite_file, json_=json_)
+
+
+
+@app.command("best")
+def best_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -> int:
+    """The best configuration so far: a fold of the decisions.
+
+    Example: flywheel best --json
+    """
+    from flywheel.cli import commands
+
+    return commands.show_best(ledger_path(ledger), json_=json_)
+
+
+# Newer typer carries its own copy of click, older ones import it; this finds either's base class.
+_ClickError: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit code and never lets a traceback out for a user's mistake."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if (answered := cli_daemon.at_once(arguments)) is not None:
+            return answered
+        command = typer.main.get_command(app)
+        result = command.main(args=arguments, prog_name="flywheel", standalone_mode=False)
+    except FlywheelError as error:
+        return _fail(str(error), error.exit_code, arguments)
+    except _ClickError as error:
+        said = str(error.format_message())  # type: ignore[attr-defined]
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stdout.write(said + "\n")
+            return WRONG
+        return _fail(said, WRONG, arguments)
+    except (typer.Abort, KeyboardInterrupt):
+        return _fail("interrupted", FAILED, arguments)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", FAILED, arguments)
+    if result == INTERRUPTED:  # how typer reports a Ctrl-C that no command caught
+        return _fail("interrupted", FAILED, arguments)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(text: str, code: int, arguments: list[str]) -> int:
+    sys.stderr.write(f"flywheel: {sentence(text)}\n")
+    if "--json" in arguments:
+        with contextlib.suppress(OSError):  # stdout itself may be what failed
+            emit({"error": sentence(text), "exit_code": code})
+    return code
+
+
+__all__ = ["app", "main"]

@@ -1,0 +1,271 @@
+"""What the commands do once their options are read: everything that needs the ledger.
+
+Apart from ``cli`` so that ``flywheel stop`` and ``--help`` answer without loading the statistics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.text import Text
+
+from flywheel import best, doctor, serve, suite
+from flywheel.box.clock import SystemClock, Window, count, span_text
+from flywheel.cli import levers as cli_levers
+from flywheel.cli.terminal import (
+    FAILED,
+    REFUSED,
+    console,
+    emit,
+    error_console,
+    open_ledger,
+    sentence,
+)
+from flywheel.display.panel import Display, forgiven
+from flywheel.errors import FlywheelError, UsageError
+from flywheel.ledger import views
+from flywheel.lever import Lever
+from flywheel.loop import daemon
+from flywheel.loop.order import Order, Session, best_json, write_best
+from flywheel.report import gather, tables
+from flywheel.report.document import Document
+from flywheel.run import launch
+from flywheel.statistics.campaign import FULL, QUICK
+
+QUICK_TOKENS, FULL_TOKENS = 208, 256
+QUICK_BUDGET_S = 14 * 60.0
+QUICK_TIMEOUT_S, FULL_TIMEOUT_S = 600.0, 3600.0
+ENGINE_VARIABLE = "FLYWHEEL_ENGINE"
+SERVER_VARIABLE = "FLYWHEEL_SERVER"
+
+
+def run(
+    path: Path,
+    *,
+    quick: bool,
+    checkpoint: Path | None,
+    suite_file: Path | None,
+    budget_hours: float | None,
+    budget_runs: int | None,
+    window: str | None,
+    only: list[str] | None,
+    new_campaign: bool,
+    json_: bool,
+) -> int:
+    """`flywheel run`."""
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder of the ledger, {path.parent}, does not exist.")
+    model = checkpoint_path(checkpoint)
+    if not (model / "config.json").is_file():
+        raise UsageError(f"{model} is not a checkpoint: it has no config.json.")
+    levers = chosen(cli_levers.known(path), only)
+    if quick and not only:
+        levers = tuple(lever for lever in levers if not lever.slow)
+    hours = None if window is None else Window.parse(window)
+    prompts = suite.load(suite_path(suite_file))
+    budget_s = QUICK_BUDGET_S if quick else None
+    order = Order(
+        ledger=path,
+        checkpoint=model,
+        suite=prompts.path,
+        prompts=prompts.quick() if quick else prompts.ids,
+        max_new_tokens=QUICK_TOKENS if quick else FULL_TOKENS,
+        settings=QUICK if quick else FULL,
+        budget_s=budget_s if budget_hours is None else budget_hours * 3600.0,
+        budget_runs=budget_runs,
+        window=hours,
+        timeout_s=QUICK_TIMEOUT_S if quick else FULL_TIMEOUT_S,
+        command=command_from(ENGINE_VARIABLE, launch.ENGINE_COMMAND),
+        new_campaign=new_campaign,
+    )
+    clock = SystemClock()
+    began_s = clock.monotonic_s()
+    # With --json the page is for nobody, but the lines are still worth having on stderr.
+    display = Display(error_console() if json_ else console())
+    session = daemon.run(order, levers, clock=clock, display=display)
+    wall_s = clock.monotonic_s() - began_s
+    document = _document(path, levers)
+    # A terminal that is gone by now takes nothing from what the night was worth.
+    with forgiven():
+        if json_:
+            report = {} if document is None else document.as_dict()
+            emit({**report, "session": session_json(session, wall_s)})
+        else:
+            _print_session(session, wall_s)
+            if document is not None:
+                tables.render(document)
+    if session.halted:
+        return REFUSED
+    nothing_good = session.runs > 0 and session.ok == 0 and not session.stopped
+    return FAILED if session.failed or nothing_good else 0
+
+
+def serve_best(
+    path: Path, address: serve.Address, checkpoint: Path | None, *, json_: bool
+) -> int:
+    """`flywheel serve`."""
+    found = _best(path)
+    served = checkpoint_path(checkpoint or _measured_checkpoint(path))
+    config = write_best(found, path.parent, served)
+    command = command_from(SERVER_VARIABLE, serve.SERVER_COMMAND)
+    log = path.parent / "serve.log"
+    with (
+        _stopping() as stopped,
+        serve.Server.start(config, address, log=log, command=command) as server,
+    ):
+        answer = server.wait_ready(stopped=lambda: bool(stopped))
+        if json_:
+            emit({"url": address.url, "pid": server.child.pid, "config": str(config),
+                  "health": answer})  # fmt: skip
+        else:
+            promoted = len(found.promotions)
+            console().print(f"serving at {address.url}  ({count(promoted, 'promotion')}, {config})")
+        status = server.wait(lambda: bool(stopped))
+    if status not in (None, 0):
+        raise FlywheelError(f"the server left with status {status}; see {path.parent}/serve.log.")
+    return 0
+
+
+def diagnose(
+    path: Path, checkpoint: Path | None, suite_file: Path | None, *, json_: bool
+) -> int:
+    """`flywheel doctor`."""
+    found = doctor.diagnose(path, checkpoint_path(checkpoint), suite_path(suite_file))
+    if json_:
+        emit(found.to_json())
+    else:
+        console().print(found.table())
+    return 0 if found.healthy else FAILED
+
+
+def show_best(path: Path, *, json_: bool) -> int:
+    """`flywheel best`."""
+    found = _best(path)
+    if json_:
+        emit({**best_json(found, None), "first_config": dict(found.first_config)})
+        return 0
+    out = console()
+    if not found.promotions:
+        out.print("nothing was promoted yet; the best is the first configuration:")
+    for name, value in sorted(found.config.items()):
+        out.print(Text(f"{name} = {value!r}"))
+    if not found.config:
+        out.print("the engine's defaults")
+    if found.promotions:
+        out.print("made by " + ", ".join(f"D{number}" for number in found.promotions))
+    return 0
+
+
+def _measured_checkpoint(path: Path) -> Path | None:
+    """The checkpoint of the newest run: the best is the best of that model and of no other."""
+    opened = open_ledger(path)
+    try:
+        with opened.reading() as connection:
+            runs = [run for block in views.load(connection).blocks() for run in block.runs]
+            if not runs:
+                return None
+            config = views.manifest(connection, runs[-1].id).get("config", {})
+    finally:
+        opened.close()
+    named = config.get("checkpoint")
+    # A ledger may have come from another box: then the embedded model stands in.
+    return Path(named) if isinstance(named, str) and Path(named).is_dir() else None
+
+
+def _best(path: Path) -> best.Best:
+    opened = open_ledger(path)
+    try:
+        with opened.reading() as connection:
+            return best.fold(views.load(connection))
+    finally:
+        opened.close()
+
+
+def checkpoint_path(given: Path | None) -> Path:
+    """The checkpoint's folder, absolute."""
+    return (given or suite.engine_assets() / "tiny-v4").expanduser().resolve()
+
+
+def suite_path(given: Path | None) -> Path:
+    """The suite's file, absolute."""
+    default = suite.engine_assets() / "suites" / f"{suite.DEFAULT_SUITE}.json"
+    return (given or default).expanduser().resolve()
+
+
+def command_from(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """The command in an environment variable, split as a shell would; else the default."""
+    try:
+        return tuple(shlex.split(os.environ.get(variable, ""))) or default
+    except ValueError as error:
+        raise UsageError(f"{variable} is not a command line: {error}.") from None
+
+
+def chosen(levers: tuple[Lever, ...], only: list[str] | None) -> tuple[Lever, ...]:
+    """The levers that `--only` names; UsageError for a name that nothing has."""
+    if not only:
+        return levers
+    names = {lever.name for lever in levers}
+    for name in only:
+        if name not in names:
+            raise UsageError(f"there is no lever named {name}; flywheel levers list shows them.")
+    return tuple(lever for lever in levers if lever.name in only)
+
+
+def session_json(session: Session, wall_s: float) -> dict[str, Any]:
+    """What this session did."""
+    return {
+        "started_utc": session.started_utc,
+        "wall_s": round(wall_s, 3),
+        "engine_s": round(session.engine_s, 3),
+        "engine_share": round(session.engine_s / wall_s, 4) if wall_s > 0 else None,
+        "adopted": session.adopted,
+        "runs": session.runs,
+        "ok": session.ok,
+        "reason": session.reason,
+        "halted": session.halted,
+    }
+
+
+def _document(path: Path, levers: tuple[Lever, ...]) -> Document | None:
+    """The report, or None while there is nothing to report on."""
+    opened = open_ledger(path)
+    try:
+        with opened.reading() as connection:
+            if views.load(connection).campaign is None:
+                return None
+        return gather.gather(opened, levers)
+    finally:
+        opened.close()
+
+
+def _print_session(session: Session, wall_s: float) -> None:
+    share = f"{session.engine_s / wall_s * 100:.1f} %" if wall_s > 0 else "-"
+    console().print(
+        Text(
+            f"{count(session.runs, 'run')} in {span_text(wall_s)}, {share} of it in the engine. "
+            f"Stopped: {sentence(session.reason)}"
+        )
+    )
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[list[int]]:
+    """A list that a Ctrl-C or TERM fills while the block is open."""
+    seen: list[int] = []
+
+    def on_signal(signum: int, _frame: FrameType | None) -> None:
+        seen.append(signum)
+
+    before = {one: signal.signal(one, on_signal) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,224 @@
+"""`flywheel levers`: what may be tried, what was, and how to declare one more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+import experiments
+from flywheel import declared
+from flywheel.cli.terminal import (
+    FAILED,
+    JsonOption,
+    LedgerOption,
+    console,
+    emit,
+    ledger_path,
+    open_ledger,
+)
+from flywheel.errors import LeverError, UsageError
+from flywheel.lever import Lever
+
+NARROW = 84
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="The levers: list, show, add, write."
+)
+
+
+def known(ledger: Path) -> tuple[Lever, ...]:
+    """Every declared lever: the repository's, then this box's own."""
+    return (*experiments.discover(), *declared.read(ledger))
+
+
+def states(path: Path, levers: tuple[Lever, ...]) -> dict[str, str]:
+    """Lever name to its state: open, or the sentence that says why it may not run."""
+    if not path.exists():
+        return {lever.name: "open" for lever in levers}
+    from flywheel import best
+    from flywheel.ledger import views
+    from flywheel.loop.eligible import admit
+    from flywheel.loop.order import KINDS
+
+    opened = open_ledger(path)
+    try:
+        with opened.reading() as connection:
+            view = views.load(connection)
+            effective = views.effective_configs(connection)
+    finally:
+        opened.close()
+    if view.campaign is None:
+        return {lever.name: "open" for lever in levers}
+    ready, refused = admit(view, levers, best.fold(view), effective, KINDS)
+    return {
+        **{one.lever.name: f"open{one.note}" for one in ready},
+        **{one.lever.name: one.reason for one in refused},
+    }
+
+
+def lever_json(lever: Lever, state: str) -> dict[str, Any]:
+    """A lever as JSON."""
+    return {
+        "name": lever.name,
+        "kind": lever.kind,
+        "change": dict(lever.change),
+        "label": lever.label(),
+        "claim": lever.claim,
+        "falsify": lever.falsify,
+        "predicted_gain": lever.predicted_gain,
+        "ceiling": lever.ceiling,
+        "hot": lever.hot,
+        "family": lever.family,
+        "metric": lever.metric,
+        "identity": lever.identity,
+        "state": state,
+    }
+
+
+@app.command("list")
+def list_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -> int:
+    """Every declared lever and whether it may run.
+
+    Example: flywheel levers list
+    """
+    path = ledger_path(ledger)
+    levers = known(path)
+    state = states(path, levers)
+    if json_:
+        emit({"levers": [lever_json(lever, state[lever.name]) for lever in levers]})
+        return 0
+    out = console()
+    table = Table.grid(padding=(0, 2))
+    for lever in levers:
+        predicted = f"predicted {lever.predicted_gain * 100:.3g} %"
+        if out.width < NARROW:
+            # Four columns would be squeezed to a few letters each.
+            out.print(Text(f"{lever.name}  {predicted}"))
+            out.print(Padding(Text(f"{lever.label()}: {state[lever.name]}"), (0, 0, 0, 2)))
+        else:
+            table.add_row(lever.name, Text(lever.label()), predicted, Text(state[lever.name]))
+    if not levers:
+        out.print("no lever is declared")
+    elif out.width >= NARROW:
+        out.print(table)
+    return 0
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The lever's name.")],
+    ledger: LedgerOption = Path("ledger.db"),
+    json_: JsonOption = False,
+) -> int:
+    """One lever: its claim, what would falsify it, and what became of it.
+
+    Example: flywheel levers show threads-2
+    """
+    path = ledger_path(ledger)
+    levers = known(path)
+    lever = next((one for one in levers if one.name == name), None)
+    if lever is None:
+        raise UsageError(f"there is no lever named {name}; flywheel levers list shows them.")
+    body = lever_json(lever, states(path, levers)[name])
+    if json_:
+        emit(body)
+        return 0
+    table = Table.grid(padding=(0, 2))
+    for key, value in body.items():
+        table.add_row(Text(key, style="dim"), Text(str(value)))
+    console().print(table)
+    return 0
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="A new name.")],
+    change: Annotated[str, typer.Option("--set", help="The one change: FIELD=VALUE.")],
+    claim: Annotated[str, typer.Option("--claim", help="Why it should be faster.")],
+    falsify: Annotated[str, typer.Option("--falsify", help="What would show that it is not.")],
+    predicted_gain: Annotated[
+        float, typer.Option("--predicted-gain", help="Fraction of time saved: 0.03 is 3 %.")
+    ],
+    ledger: LedgerOption = Path("ledger.db"),
+    ceiling: Annotated[
+        float | None, typer.Option("--ceiling", help="A bound on the gain, if one is known.")
+    ] = None,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="One engine load cannot hold both values.")
+    ] = False,
+    family: Annotated[str, typer.Option("--family", help="Levers of one kind.")] = "declared",
+    json_: JsonOption = False,
+) -> int:
+    """Declare one lever more, next to the ledger; the next run sees it.
+
+    Example: flywheel levers add threads-4 --set threads=4 --claim "more cores"
+    --falsify "time per token does not fall" --predicted-gain 0.05
+    """
+    path = ledger_path(ledger)
+    field, equals, value = change.partition("=")
+    if not equals or not field.strip():
+        raise UsageError(f"--set wants FIELD=VALUE, not {change!r}.")
+    try:
+        lever = Lever(
+            name=name,
+            kind="config",
+            change={field.strip(): declared.value_of(value.strip())},
+            claim=claim,
+            falsify=falsify,
+            predicted_gain=predicted_gain,
+            ceiling=ceiling,
+            hot=not cold,
+            family=family,
+        )
+        where = declared.add(path, lever, known(path))
+    except LeverError as error:
+        raise UsageError(str(error)) from error
+    if json_:
+        emit({**lever_json(lever, "open"), "file": str(where)})
+    else:
+        console().print(Text(f"declared {name}: {lever.label()} in {where}"))
+    return 0
+
+
+@app.command()
+def write(
+    ledger: LedgerOption = Path("ledger.db"),
+    path: Annotated[Path, typer.Option("--path", help="The file to write.")] = Path("LEVERS.md"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail when the file is stale.")
+    ] = False,
+    json_: JsonOption = False,
+) -> int:
+    """Generate LEVERS.md from the ledger and the declarations.
+
+    Example: flywheel levers write --check
+    """
+    from flywheel.ledger import views
+    from flywheel.report import levers_md
+
+    ledger_file = ledger_path(ledger)
+    opened = open_ledger(ledger_file)
+    try:
+        with opened.reading() as connection:
+            view = views.load(connection)
+            effective = views.effective_configs(connection)
+    finally:
+        opened.close()
+    text = levers_md.render(view, known(ledger_file), levers_md.resolved(view, effective))
+    try:
+        stale = not path.is_file() or path.read_text(encoding="utf-8") != text
+        if stale and not check:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
+    if json_:
+        emit({"path": str(path), "stale": stale, "written": stale and not check})
+    else:
+        words = "is stale" if check else "was written anew"
+        console().print(Text(f"{path} {words if stale else 'is up to date'}"))
+    return FAILED if stale and check else 0

@@ -1,0 +1,277 @@
+"""`flywheel report`: what was learned, and one lever, one run or two configurations at a time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flywheel.box.clock import SystemClock
+from flywheel.cli import levers as cli_levers
+from flywheel.cli.terminal import (
+    FAILED,
+    JsonOption,
+    LedgerOption,
+    console,
+    emit,
+    ledger_path,
+    open_ledger,
+)
+from flywheel.errors import UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from flywheel.report.document import Document
+
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@app.callback()
+def report(
+    context: typer.Context,
+    ledger: LedgerOption = Path("ledger.db"),
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="Only what ended since: 8h, 2d, yesterday, or an ISO time."),
+    ] = None,
+    html_path: Annotated[
+        Path | None, typer.Option("--html", help="Also write the report as one HTML file.")
+    ] = None,
+    md_path: Annotated[
+        Path | None,
+        typer.Option("--md", help="Also write LEVERS.md, RUNS.md, HEAD_REGISTRY.md into a folder."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --md: write nothing; fail when a file is stale.")
+    ] = False,
+    json_: JsonOption = False,
+) -> int:
+    """What was learned: bands, rejects, the best configuration and why.
+
+    Example: flywheel report --since yesterday --html morning.html
+    """
+    path = ledger_path(ledger)
+    if context.invoked_subcommand is not None:
+        context.obj = (path, json_)
+        return 0
+    if check and md_path is None:
+        raise UsageError("--check goes with --md FOLDER.")
+    # A terminal without UTF-8 gets question marks, not a traceback.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    stale = [] if md_path is None else _project(path, md_path, check=check)
+    body: dict[str, object] = {} if md_path is None else {"stale": stale}
+    # Imported history alone has projections, but no night to tell of.
+    if md_path is None or html_path is not None or _has_campaign(path):
+        document = _document(path, since, with_evidence=html_path is not None)
+        body |= document.as_dict() if json_ else {}
+        _show(document, html_path, json_=json_)
+    if json_:
+        emit(body)
+    else:
+        for name in stale:
+            console().print(f"{name} {'is stale' if check else 'was written anew'}")
+    return FAILED if check and stale else 0
+
+
+@app.command("lever")
+def lever_(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="Its name, a variant (v0003), a decision (D7) or an identity.")
+    ],
+    ledger: LedgerOption = Path("ledger.db"),
+    json_: JsonOption = False,
+) -> int:
+    """One lever: variants, blocks, verdicts, what closed or reopened it.
+
+    Example: flywheel report lever hyper.host
+    """
+    from flywheel.ledger import views
+    from flywheel.report import find, lever_page, tables
+
+    path, json_ = _asked(context, ledger, json_)
+    declared = cli_levers.known(path)
+    with _reading(path) as connection:
+        view = views.load(connection)
+    lever = find.lever(view, declared, name)
+    state = cli_levers.states(path, declared).get(lever.name, "no longer declared")
+    page = lever_page.lever_page(view, lever, state)
+    if json_:
+        emit(page.as_dict())
+    else:
+        out = console()
+        tables.show(lever_page.lines(page, tables.page_of(out)), out)
+    return 0
+
+
+@app.command("run")
+def run_(
+    context: typer.Context,
+    run_id: Annotated[str, typer.Argument(metavar="ID", help="A run, or how its id begins.")],
+    ledger: LedgerOption = Path("ledger.db"),
+    log: Annotated[bool, typer.Option("--log", help="Print the stored log, unchanged.")] = False,
+    config: Annotated[
+        bool, typer.Option("--config", help="Print the engine's configuration, to repeat the run.")
+    ] = False,
+    json_: JsonOption = False,
+) -> int:
+    """One run: what was asked, how it ended, its numbers and the log lines they stand on.
+
+    Example: flywheel report run r00012 --log
+    """
+    from flywheel.ledger import views
+    from flywheel.ledger.store import log_text
+    from flywheel.report import find, run_page, tables
+
+    path, json_ = _asked(context, ledger, json_)
+    with _reading(path) as connection:
+        found = find.run(views.load(connection), run_id)
+        manifest = views.manifest(connection, found[2].id)
+        text = log_text(connection, found[2].id)
+        measured = views.measurements(connection, found[2].id)
+    if config:
+        emit(_config(found[2].id, manifest.get("config")))
+        return 0
+    if log:
+        _print_log(found[2].id, text, json_=json_)
+        return 0
+    page = run_page.run_page(found, manifest, text, measured)
+    if json_:
+        emit({**page.as_dict(), "manifest": dict(manifest)})
+    else:
+        out = console()
+        tables.show(run_page.lines(page, tables.page_of(out)), out)
+    return 0
+
+
+@app.command("diff")
+def diff_(
+    context: typer.Context,
+    a: Annotated[
+        str,
+        typer.Argument(help="best, first, D7, v0003, r00012:A, a JSON file or a fingerprint."),
+    ],
+    b: Annotated[str, typer.Argument(help="The same, for the other side.")],
+    ledger: LedgerOption = Path("ledger.db"),
+    json_: JsonOption = False,
+) -> int:
+    """What differs between two configurations, and what each difference was measured to be worth.
+
+    Example: flywheel report diff first best
+    """
+    from flywheel.ledger import views
+    from flywheel.report import diff_page, tables
+
+    path, json_ = _asked(context, ledger, json_)
+    with _reading(path) as connection:
+        view = views.load(connection)
+        effective = views.effective_configs(connection)
+    sides = diff_page.side(view, a), diff_page.side(view, b)
+    page = diff_page.diff_page(view, *sides, effective)
+    if json_:
+        emit(page.as_dict())
+    else:
+        out = console()
+        tables.show(diff_page.lines(page, tables.page_of(out)), out)
+    return 0
+
+
+def _asked(context: typer.Context, ledger: Path, json_: bool) -> tuple[Path, bool]:
+    """The ledger and form asked for: `report --ledger X lever N` as `report lever N --ledger X`."""
+    before, before_json = context.obj
+    source = context.get_parameter_source("ledger")
+    given = source is not None and source.name == "COMMANDLINE"
+    return (ledger_path(ledger) if given else before), json_ or before_json
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Connection]:
+    opened = open_ledger(path)
+    try:
+        with opened.reading() as connection:
+            yield connection
+    finally:
+        opened.close()
+
+
+def _show(document: Document, html_path: Path | None, *, json_: bool) -> None:
+    if html_path is not None:
+        from flywheel.report import html
+
+        _write(html_path, html.render(document))
+    if not json_:
+        from flywheel.report import tables
+
+        tables.render(document)
+
+
+def _has_campaign(path: Path) -> bool:
+    from flywheel.ledger import views
+
+    with _reading(path) as connection:
+        return views.newest_campaign(connection) is not None
+
+
+def _document(path: Path, since: str | None, *, with_evidence: bool) -> Document:
+    from flywheel.report import gather
+    from flywheel.report.since import moment
+
+    since_utc = None if since is None else moment(since, SystemClock().now())
+    opened = open_ledger(path)
+    try:
+        return gather.gather(
+            opened, cli_levers.known(path), since_utc=since_utc, with_evidence=with_evidence
+        )
+    finally:
+        opened.close()
+
+
+def _project(path: Path, folder: Path, *, check: bool) -> list[str]:
+    """Write the projections that are stale, or only name them; returns their names."""
+    from flywheel.report import markdown
+
+    with _reading(path) as connection:
+        texts = markdown.texts(connection, cli_levers.known(path))
+    stale = [name for name, text in texts.items() if _stale(folder / name, text)]
+    if not check:
+        for name in stale:
+            _write(folder / name, texts[name])
+    return stale
+
+
+def _stale(path: Path, text: str) -> bool:
+    try:
+        return path.read_text(encoding="utf-8") != text
+    except (OSError, ValueError):
+        return True
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def _config(run_id: str, config: object) -> object:
+    if not config:
+        raise UsageError(f"run {run_id} was imported: it has no configuration to repeat it with.")
+    return config
+
+
+def _print_log(run_id: str, text: str | None, *, json_: bool) -> None:
+    if text is None:
+        raise UsageError(f"run {run_id} left no log.")
+    if json_:
+        emit({"run": run_id, "log": text.encode("utf-8", "replace").decode()})
+    else:
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+        sys.stdout.flush()

@@ -1,0 +1,1 @@
+"""The daemon: what runs next, and what a finished run means."""

@@ -1,0 +1,453 @@
+"""Entering what was planned and measured, and deciding as soon as a block is complete.
+
+The one place where pure decisions meet the ledger. Each function is one transaction: the verdict,
+its place in the error budget and its findings are stored together or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flywheel.errors import BlockError, LedgerError
+from flywheel.ledger import models, views
+from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
+from flywheel.ledger.store import Ledger, Writer, log_text
+from flywheel.lever import Lever, canonical
+from flywheel.loop.step import NextBlock, PricedOut
+from flywheel.loop.verdicts import append_calibration, append_decision, close_screened, consider
+from flywheel.ruler import differences, of_header
+from flywheel.run.manifest import Manifest
+from flywheel.run.measurement import measurements
+from flywheel.run.parse import parse
+from flywheel.run.record import RunRecord
+from flywheel.run.refusal import Refusal
+from flywheel.statistics.band import Pool, pool
+from flywheel.statistics.block import BlockEstimate, cold_block, hot_block, load_costs
+from flywheel.statistics.campaign import Settings
+from flywheel.statistics.decide import Rule, Verdict
+from flywheel.statistics.history import Kind, series_of
+from flywheel.statistics.screen import Screened, screen, screen_hot, spread_known
+
+Parse = Callable[[str, Manifest], "RunRecord | Refusal"]
+_INCUMBENT_GATE = re.compile(r"\barm A\b")
+# Where a screen's second candidate runs.
+MATE_SLOT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The terminal row of a run. `outcome` is ok, void, timeout, killed or blocked.
+
+    `code` and `detail` say why it is not ok; `evidence` is any JSON worth keeping (guard, host).
+    """
+
+    outcome: str
+    code: str
+    detail: str
+    started_utc: str
+    ended_utc: str
+    wall_ns: int
+    exit_status: int | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """What a finished run led to: a void block, an estimate, perhaps a verdict; or more loads."""
+
+    block_id: str
+    estimate: BlockEstimate | None = None
+    void: str | None = None
+    verdict: Verdict | None = None
+    findings: tuple[str, ...] = ()
+    screened: tuple[Screened, ...] = ()
+
+
+def open_campaign(
+    ledger: Ledger,
+    settings: Settings,
+    *,
+    start: Mapping[str, Any],
+    box: str,
+    now_utc: str,
+    first: Mapping[str, Any] | None = None,
+) -> int:
+    """Declare an epoch; returns its number. `first` is the frozen anchor.
+
+    Without `first` the anchor is the first campaign's, or `start` in a new ledger.
+    """
+    with ledger.transaction() as writer:
+        view = views.load(writer.connection)
+        frozen = first or (view.campaigns[0].first_config if view.campaigns else start)
+        return writer.append(
+            models.campaign,
+            label=settings.label,
+            alpha=settings.alpha,
+            gamma=settings.gamma,
+            budget=settings.budget,
+            settings=settings.as_dict(),
+            first_config=dict(frozen),
+            start_config=dict(start),
+            box=box,
+            created_utc=now_utc,
+        )
+
+
+def close_campaign(ledger: Ledger, campaign_id: int, reason: str, *, now_utc: str) -> None:
+    """Say why a campaign ended; a second end is refused by the ledger."""
+    with ledger.transaction() as writer:
+        writer.append(
+            models.campaign_end, campaign_id=campaign_id, reason=reason, created_utc=now_utc
+        )
+
+
+def plan_block(ledger: Ledger, step: NextBlock, *, now_utc: str) -> None:
+    """Append what the plan chose, with its reason. Safe to repeat for a block already planned."""
+    if not step.new_block:
+        return
+    with ledger.transaction() as writer:
+        if step.new_variant:
+            _append_variant(
+                writer, step.variant_id, step.lever, step.purpose, step.incumbent,
+                step.candidate, step.from_decision, step.why, now_utc,
+            )
+        if (mate := step.mate) is not None:
+            _append_variant(
+                writer, mate.variant_id, mate.lever, step.purpose, step.incumbent, mate.candidate,
+                step.from_decision, step.why, now_utc,
+            )
+        writer.append(
+            models.block_plan,
+            serial=int(step.block_id[1:]),
+            id=step.block_id,
+            variant_id=step.variant_id,
+            number=step.number,
+            hot=step.hot,
+            pattern=step.pattern,
+            seed=step.seed,
+            why=step.why,
+            created_utc=now_utc,
+        )
+        if step.screen:
+            writer.append(
+                models.screen_plan, block_id=step.block_id,
+                mate_id=None if mate is None else mate.variant_id, created_utc=now_utc,
+            )
+
+
+def _append_variant(
+    writer: Writer,
+    variant_id: str,
+    lever: Lever,
+    purpose: str,
+    incumbent: Mapping[str, Any],
+    candidate: Mapping[str, Any],
+    from_decision: int | None,
+    why: str,
+    now_utc: str,
+) -> None:
+    campaign_id = views.newest_campaign(writer.connection)
+    if campaign_id is None:
+        raise LedgerError("the ledger has no campaign yet")
+    writer.append_once(
+        models.lever, "identity",
+        identity=lever.identity, name=lever.name, kind=lever.kind, change=dict(lever.change),
+        claim=lever.claim, falsify=lever.falsify, predicted_gain=lever.predicted_gain,
+        ceiling=lever.ceiling, hot=lever.hot, family=lever.family, is_null=lever.null,
+        metric=lever.metric, created_utc=now_utc,
+    )
+    writer.append(
+        models.variant,
+        id=variant_id, campaign_id=campaign_id, lever_identity=lever.identity, purpose=purpose,
+        incumbent=dict(incumbent), candidate=dict(candidate), from_decision=from_decision,
+        predicted_gain=lever.predicted_gain, why=why, created_utc=now_utc,
+    )
+
+
+def price_out(ledger: Ledger, step: PricedOut, *, now_utc: str) -> None:
+    """Close a lever for its ceiling, without a run and without spending budget."""
+    with ledger.transaction() as writer:
+        _append_variant(
+            writer, step.variant_id, step.lever, "lever", step.incumbent, step.candidate, None,
+            step.why, now_utc,
+        )
+        view = views.load(writer.connection)
+        assert view.campaign is not None
+        verdict = Verdict(step.ending, step.code, step.why, 0, None, 0.0, 0.0)
+        variant = view.variant(step.variant_id)
+        append_decision(writer, view, variant, verdict, view.campaign.settings.rule, now_utc)
+
+
+def start_run(ledger: Ledger, manifest: Manifest, *, slot: int, now_utc: str) -> None:
+    """Append a planned run, before it is launched."""
+    with ledger.transaction() as writer:
+        writer.append(
+            models.run,
+            id=manifest.run_id,
+            block_id=manifest.block_id,
+            slot=slot,
+            manifest=manifest.to_json(),
+            created_utc=now_utc,
+        )
+
+
+def enter(
+    ledger: Ledger,
+    run_id: str,
+    end: RunEnd,
+    text: str | None,
+    record: RunRecord | None,
+    *,
+    now_utc: str,
+    reread: Parse = parse,
+) -> Entered:
+    """Enter a finished run; estimate its block and decide its lever once that is possible.
+
+    `record` is what the parser made of `text`, and must be there exactly when the outcome is ok.
+    `reread` parses the stored logs of a cold block's earlier loads. Raises LedgerError otherwise.
+    """
+    if (record is not None) != (end.outcome == "ok"):
+        raise LedgerError(f"run {run_id} ended {end.outcome}: only a good run has a record")
+    with ledger.transaction() as writer:
+        view = views.load(writer.connection)
+        block = _block_of(view, run_id)
+        _append_end(writer, run_id, end, text, record)
+        if block.void_code is not None:
+            return Entered(block.id, void=block.void_code)
+        if record is None:
+            return _void(writer, block, end.code or end.outcome, end.detail, end.outcome, now_utc)
+        loads = 1 if block.hot else 4
+        earlier = [r for r in block.runs if r.id != run_id]
+        if len(earlier) + 1 < loads:
+            return Entered(block.id)
+        records = _records(writer, earlier, reread)
+        records[_slot(block, run_id)] = record
+        judged = _screen if block.screen else _measure
+        return judged(writer, block, [records[k] for k in sorted(records)], now_utc)
+
+
+def _block_of(view: View, run_id: str) -> BlockRow:
+    for block in view.blocks():
+        if any(run.id == run_id for run in block.runs):
+            return block
+    raise LedgerError(f"the ledger has planned no run {run_id}")
+
+
+def _slot(block: BlockRow, run_id: str) -> int:
+    return next(run.slot for run in block.runs if run.id == run_id)
+
+
+def _records(writer: Writer, runs: Sequence[RunRow], reread: Parse) -> dict[int, RunRecord]:
+    out = {}
+    for run in runs:
+        text = log_text(writer.connection, run.id)
+        manifest = Manifest.from_json(views.manifest(writer.connection, run.id))
+        record = None if text is None else reread(text, manifest)
+        if not isinstance(record, RunRecord):
+            raise LedgerError(f"the stored log of run {run.id} no longer parses: {record}")
+        out[run.slot] = record
+    return out
+
+
+def _append_end(
+    writer: Writer, run_id: str, end: RunEnd, text: str | None, record: RunRecord | None
+) -> None:
+    writer.append(
+        models.run_end,
+        run_id=run_id, outcome=end.outcome, code=end.code, detail=end.detail,
+        exit_status=end.exit_status, started_utc=end.started_utc, ended_utc=end.ended_utc,
+        wall_ns=end.wall_ns, evidence=dict(end.evidence),
+    )
+    if text is not None:
+        writer.append_log(run_id, text)
+    if record is None:
+        return
+    writer.append_all(
+        models.arm,
+        [
+            {
+                "run_id": run_id, "name": a.name, "outcome": "ok",
+                "requested": canonical(dict(a.requested)), "effective": dict(a.effective),
+                "fingerprint": a.fingerprint,
+            }
+            for a in record.header.arms
+        ],
+    )
+    writer.append_all(
+        models.measurement,
+        [{"run_id": run_id, "outcome": "ok", **m.as_dict()} for m in measurements(record)],
+    )
+
+
+def _measure(
+    writer: Writer, block: BlockRow, records: Sequence[RunRecord], now_utc: str
+) -> Entered:
+    view = views.load(writer.connection)
+    variant = view.variant(block.variant_id)
+    try:
+        estimate = estimate_block(block, records, variant.lever.metric)
+        for other in records[1:]:
+            _one_condition(records[0], other)
+    except BlockError as error:
+        return _void(writer, block, "no_block", str(error), "void", now_utc)
+    measured = _measured_by(writer, view, variant, block, records[0], now_utc)
+    if isinstance(measured, Entered):
+        return measured
+    writer.append(
+        models.block,
+        block_id=block.id, ruler_id=measured,
+        source_sha256=records[0].header.engine.source_sha256,
+        metric=estimate.metric, effect=estimate.effect, contrast=estimate.contrast,
+        within_sd=estimate.within_sd, prompt_sd=estimate.prompt_sd,
+        level_log_ms=estimate.level_log_ms, prompts=estimate.prompts, loads=estimate.loads,
+        tokens=estimate.tokens, categories=[list(c) for c in estimate.categories],
+        created_utc=now_utc,
+    )
+    writer.append_all(
+        models.block_guard,
+        [{"block_id": block.id, "name": name, "effect": e} for name, e in estimate.guards],
+    )
+    return _settle(writer, block, estimate, now_utc)
+
+
+def _measured_by(
+    writer: Writer,
+    view: View,
+    variant: VariantRow,
+    block: BlockRow,
+    first: RunRecord,
+    now_utc: str,
+) -> int | Entered:
+    """The key of the ruler that a block was measured by; the void block if it may not differ."""
+    assert view.campaign is not None
+    ruler = of_header(first.header, view.campaign.settings.label, metric=variant.lever.metric)
+    for earlier in view.of_campaign(view.campaign.id):
+        for known in earlier.measured:
+            other_ruler = view.rulers[known.ruler_id or 0]
+            if other_ruler.metric == ruler.metric and (what := differences(other_ruler, ruler)):
+                detail = f"the ruler changed under the campaign: {'; '.join(what)}"
+                return _void(writer, block, "ruler_changed", detail, "void", now_utc)
+    source = first.header.engine.source_sha256
+    if variant.measured and variant.measured[-1].source_sha256 != source:
+        detail = "the engine's code changed between two blocks of one lever"
+        return _void(writer, block, "code_changed", detail, "void", now_utc)
+    writer.append_once(
+        models.ruler, "identity", identity=ruler.identity, name=ruler.name,
+        fields=ruler.as_dict(), created_utc=now_utc,
+    )
+    return views.ruler_id(writer.connection, ruler.identity)
+
+
+def estimate_block(block: BlockRow, records: Sequence[RunRecord], metric: str) -> BlockEstimate:
+    """The estimate of a complete block from its records, in order of their slots."""
+    return hot_block(records[0], metric) if block.hot else cold_block(records, metric)
+
+
+def screen_gains(
+    block: BlockRow, records: Sequence[RunRecord], past: Pool, rule: Rule, metric: str
+) -> tuple[Screened, ...]:
+    """What a screen's loads say about its candidates, in order. BlockError when they do not fit."""
+    if block.hot:
+        return (screen_hot(hot_block(records[0], metric).gain, past, rule),)
+    return screen(load_costs(records, metric), past, rule)
+
+
+def _screen(
+    writer: Writer, block: BlockRow, records: Sequence[RunRecord], now_utc: str
+) -> Entered:
+    """Enter a screen's answers; what fails is closed, what passes waits for its confirmation."""
+    view = views.load(writer.connection)
+    variant = view.variant(block.variant_id)
+    assert view.campaign is not None
+    rule, metric = view.campaign.settings.rule, variant.lever.metric
+    ruler_id = _measured_by(writer, view, variant, block, records[0], now_utc)
+    if isinstance(ruler_id, Entered):
+        return ruler_id
+    past = pool(series_of(view, Kind(ruler_id, metric, block.hot), block.serial))
+    if not spread_known(past):
+        said = "nothing is known about the spread of such loads yet"
+        return _void(writer, block, "no_spread", said, "void", now_utc)
+    try:
+        for other in records[1:]:
+            _one_condition(records[0], other)
+        answers = screen_gains(block, records, past, rule, metric)
+    except BlockError as error:
+        return _void(writer, block, "no_block", str(error), "void", now_utc)
+    for variant_id, said_of in zip((block.variant_id, block.mate_id), answers, strict=False):
+        writer.append(
+            models.screen, block_id=block.id, variant_id=variant_id, ruler_id=ruler_id,
+            source_sha256=records[0].header.engine.source_sha256, **asdict(said_of),
+            created_utc=now_utc,
+        )
+    return Entered(block.id, screened=answers, findings=close_screened(writer, now_utc))
+
+
+def _one_condition(first: RunRecord, other: RunRecord) -> None:
+    what = differences(of_header(first.header, "load"), of_header(other.header, "load"))
+    if what:
+        raise BlockError(f"the loads of one block differ in their ruler: {'; '.join(what)}")
+    if first.header.engine.source_sha256 != other.header.engine.source_sha256:
+        raise BlockError("the engine's code changed between the loads of one block")
+
+
+def _void(
+    writer: Writer, block: BlockRow, code: str, detail: str, outcome: str, now_utc: str
+) -> Entered:
+    """Void a whole block; a failed gate closes the lever, a third void defers it."""
+    view = views.load(writer.connection)
+    variant = view.variant(block.variant_id)
+    if outcome == "blocked":
+        code, detail = "blocked", f"{code}: {detail}"
+    elif code == "gate_failed" and _INCUMBENT_GATE.search(detail):
+        code, detail = "incumbent_incorrect", f"a gate failed on the incumbent: {detail}"
+    writer.append(
+        models.block_void, block_id=block.id, code=code, detail=detail, created_utc=now_utc
+    )
+    view = views.load(writer.connection)
+    block = view.block(block.id)
+    variant = view.variant(_at_fault(block))
+    assert view.campaign is not None
+    verdict = None
+    if variant.purpose in ("lever", "canary"):
+        alpha_t, n = view.budget(variant.campaign_id).alpha_t, len(variant.measured)
+        attempts = view.campaign.settings.attempts
+        if code == "gate_failed":
+            verdict = Verdict("incorrect", code, detail, n, None, 0.0, alpha_t)
+        elif variant.voids_in_a_row >= attempts or (code == "code_changed" and not block.screen):
+            said = f"deferred after {variant.voids_in_a_row} void runs: {code}, {detail}"
+            verdict = Verdict("void", code, said, n, None, 0.0, alpha_t)
+    found: tuple[str, ...] = ()
+    if verdict is not None:
+        rule = view.campaign.settings.rule
+        found = append_decision(writer, view, variant, verdict, rule, now_utc)
+    return Entered(block.id, void=code, verdict=verdict, findings=found)
+
+
+def _at_fault(block: BlockRow) -> str:
+    """The variant whose load made a block void: the mate's, if it ran last."""
+    if block.mate_id is not None and block.runs and block.runs[-1].slot == MATE_SLOT:
+        return block.mate_id
+    return block.variant_id
+
+
+def _settle(
+    writer: Writer, block: BlockRow, estimate: BlockEstimate, now_utc: str
+) -> Entered:
+    view = views.load(writer.connection)
+    variant = view.variant(block.variant_id)
+    assert view.campaign is not None
+    settings = view.campaign.settings
+    if variant.purpose in ("null", "anchor"):
+        found = append_calibration(writer, view, variant, settings, now_utc)
+        return Entered(block.id, estimate, findings=found)
+    alpha_t = view.budget(variant.campaign_id).alpha_t
+    verdict = consider(view, variant, settings, alpha_t)
+    if verdict.ending is None:
+        return Entered(block.id, estimate, verdict=verdict)
+    found = append_decision(writer, view, variant, verdict, settings.rule, now_utc)
+    if verdict.ending == "promoted" and variant.purpose == "lever":
+        found += close_screened(writer, now_utc)
+    return Entered(block.id, estimate, verdict=verdict, findings=found)

@@ -1,0 +1,396 @@
+"""The loop: reconcile, plan, admit, launch, attend, ingest, judge, and again until told to stop.
+
+It owns the order of things and every effect between the plan and the ledger.  What to run next is
+``plan``'s choice, what a run means is ``judge``'s; a run is a process that outlives this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flywheel import best
+from flywheel.box.clock import Clock, count, span_text, utc_text
+from flywheel.box.lease import Lease
+from flywheel.display import narrate
+from flywheel.display.panel import STYLES, Display
+from flywheel.display.progress import Progress
+from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError, Refused
+from flywheel.ledger import views
+from flywheel.ledger.store import Ledger
+from flywheel.lever import Lever
+from flywheel.loop import entry, epoch, handover, judge, pace, plan, standing
+from flywheel.loop.attend import Attended, attend
+from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, plan_manifest, write_best
+from flywheel.loop.room import Room
+from flywheel.loop.turn import Turn
+from flywheel.loop.wishes import Wish, Wishes
+from flywheel.run import ingest, launch
+from flywheel.run.guarding import guard_of
+from flywheel.run.manifest import Manifest
+
+# A supervisor that left its word is gone in a moment; nothing depends on seeing it go.
+REAP_S = 1.0
+
+
+class Night:
+    """One session of the loop on one ledger.  The caller holds the ledger's daemon lock."""
+
+    def __init__(
+        self,
+        order: Order,
+        ledger: Ledger,
+        levers: Sequence[Lever],
+        *,
+        clock: Clock,
+        display: Display,
+        wishes: Wishes,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.order = order
+        self.ledger = ledger
+        self.levers = tuple(levers)
+        self.clock = clock
+        self.display = display
+        self.wishes = wishes
+        self._ready = ready
+        self.beat: Callable[..., None] = lambda **_: None
+        self.session = Session(utc_text(clock.now()))
+        self.doing = "starting"
+        self.doing_since_utc = self.session.started_utc
+        self.run_id: str | None = None
+        self._lease: Lease | None = None
+        self._fingerprints: dict[str, dict[str, str]] = {}
+        self.turn = Turn(
+            order, self.session, wishes, clock, load_s=self._load_s, tell=self._tell
+        )
+        self.room = Room(order, self.session, wishes, clock, ledger=ledger, tell=self._tell)
+        self._entered: dict[str, Any] = {}
+
+    # -- the whole night -------------------------------------------------------------------
+
+    def run(self) -> Session:
+        """Work until there is a reason to stop; the reason is in the session."""
+        began_s = self.clock.monotonic_s()
+        self.ledger.may_wait = lambda: self.wishes.asked() is None
+        try:
+            with self.display.open():
+                wish = self._reconcile() or self._start() or self._loop()
+                self.session.reason = wish.reason
+                self.session.stopped = wish.code == "interrupted"
+        except LedgerBusy as error:
+            asked = self.wishes.asked()
+            if asked is None:
+                raise
+            self.session.reason = f"{asked.reason}, while another process held the ledger: {error}"
+            self.session.stopped = True
+        except FlywheelError as error:
+            self.session.reason = str(error)
+            raise
+        finally:
+            if self._lease is not None:
+                self._lease.release()
+            self._write_best()
+            self._do("stopped", None)
+        self.display.show(time_left_s=None)
+        self.session.engine_s = min(
+            self.session.engine_s, self.clock.monotonic_s() - began_s
+        )
+        return self.session
+
+    def _loop(self) -> Wish:
+        while True:
+            if (wish := self._halted() or self.turn.over()) is not None:
+                return wish
+            step = plan.next_step(
+                self._view(),
+                self.levers,
+                closing=self._closing(),
+                effective=self._effective(),
+                kinds=KINDS,
+                settled=standing.settled(self.ledger),
+            )
+            if isinstance(step, plan.Stop):
+                if "error budget" in step.reason:
+                    self._close_campaign(step.reason)
+                return Wish("done", step.reason, False)
+            if isinstance(step, plan.PricedOut):
+                judge.price_out(self.ledger, step, now_utc=self._now())
+                self.display.say(f"{step.lever.label()}: {step.why}", STYLES["rejected"])
+                continue
+            if (wish := self._block(step)) is not None:
+                return wish
+
+    # -- one block -------------------------------------------------------------------------
+
+    def _block(self, step: plan.NextBlock) -> Wish | None:
+        loads = step.loads()
+        if (wish := self._begin(step, len(loads))) is not None:
+            return wish
+        judge.plan_block(self.ledger, step, now_utc=self._now())
+        self.display.show(
+            headline=f"{step.purpose} · block {step.block_id}",
+            lever=narrate.label(step),
+            why=step.why,
+            block=f"{step.number} ({'hot' if step.hot else 'cold'}, {step.pattern})",
+            budget=self._budget_text(),
+        )
+        for load in loads:
+            if (wish := self._begin(step, 1)) is not None:
+                return wish
+            verdict_or_wish = self._load(step, load)
+            if isinstance(verdict_or_wish, Wish):
+                return verdict_or_wish
+            if not verdict_or_wish:
+                self._pause(step.variant_id)
+                return None
+        return None
+
+    def _begin(self, step: plan.NextBlock, loads: int) -> Wish | None:
+        """Wait for the hour and for room."""
+        return (
+            self.wishes.heard() or self.turn.wait(step.variant_id, loads) or self.room.wait()
+        )
+
+    def _pause(self, variant_id: str) -> None:
+        """After a failure the next attempt waits, and after another one longer."""
+        view = self._view()
+        assert view.campaign is not None
+        failures = self.session.blocked_in_a_row or view.variant(variant_id).voids_in_a_row
+        self.turn.pause(variant_id, view.campaign.settings.pause_s(failures))
+
+    def _load(self, step: plan.NextBlock, load: plan.Load) -> Wish | bool:
+        """One engine run.  True: it was good; False: its block is void; a wish: stop."""
+        with self.ledger.reading() as connection:
+            guard = guard_of(connection, self.order)
+        known = self._fingerprints.get(step.block_id)
+        manifest = plan_manifest(
+            self.order, step, load, known, now_utc=self._now(), guard=guard,
+            campaign=self._view().campaign,
+        )  # fmt: skip
+        run_dir = self.order.runs_dir / manifest.run_id
+        judge.start_run(self.ledger, manifest, slot=load.slot, now_utc=self._now())
+        self._do(f"{step.purpose}: {narrate.label(step)}", manifest.run_id)
+        self.display.say(f"{manifest.run_id}  {self.doing}  ({step.why})")
+        self.display.show(
+            run=manifest.run_id,
+            run_started_s=self.clock.monotonic_s(),
+            run_expected_s=self._expected_s(),
+            progress=Progress(),
+        )
+        self._entered = {"room": self.room.enter()}
+        attended = self._launch_and_attend(run_dir, manifest)
+        return self._finish(run_dir, manifest, attended)
+
+    def _launch_and_attend(self, run_dir: Path, manifest: Manifest) -> Attended:
+        child = None
+        try:
+            launch.prepare(run_dir, manifest)
+            if self._lease is not None:
+                self._lease.tell(f"flywheel run, {manifest.run_id}", run_dir)
+            child = launch.start(run_dir, lease_fds=self._lease.fds if self._lease else ())
+        except LaunchError as error:
+            self.display.say(str(error), STYLES["void"])
+            # No supervisor was started, so on a full disk this may be left undone.
+            with contextlib.suppress(OSError):
+                launch.disown(run_dir)
+            return Attended(launch.RunState("unclaimed", None, None, None))
+        attended = self._attend(run_dir, manifest, child)
+        if attended.state is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(REAP_S)
+        return attended
+
+    def _attend(
+        self, run_dir: Path, manifest: Manifest, child: subprocess.Popen[bytes] | None = None
+    ) -> Attended:
+        def show(progress: Progress) -> None:
+            self.display.show(progress=progress, time_left_s=self.wishes.left_s())
+
+        return attend(
+            run_dir,
+            manifest,
+            self.wishes,
+            child=child,
+            show=show,
+            patience_s=self.order.patience_s,
+        )
+
+    def _finish(self, run_dir: Path, manifest: Manifest, attended: Attended) -> Wish | bool:
+        """Enter a finished run, once; a run left to its supervisor stays open in the ledger."""
+        self.display.show(run="", run_started_s=None)
+        wish = attended.wish
+        if attended.state is None:
+            assert wish is not None
+            reason = (
+                f"{wish.reason}; run {manifest.run_id} goes on under its supervisor and the next "
+                "flywheel run enters it (flywheel stop --now ends it)"
+            )
+            return Wish(wish.code, reason, False)
+        state = attended.state
+
+        def read() -> ingest.Ingested:
+            return ingest.ingest(
+                run_dir,
+                manifest,
+                state,
+                stopped_as=wish.code if wish is not None else "interrupted",
+                contamination=attended.contamination,
+                contaminated_as=attended.contaminated_as,
+                evidence={**self._entered, "surroundings": attended.surroundings},
+            )
+
+        got = self.wishes.during(read)
+        if isinstance(got, Wish):
+            reason = f"{got.reason}; the next flywheel run enters run {manifest.run_id}"
+            return Wish(got.code, reason, False)
+        entry.leave(run_dir, got.end)
+        entered = self._enter(manifest, got)
+        self.run_id = None
+        self._count(got)
+        narrate.finished(self.display, manifest, got, entered)
+        if entered.verdict is not None and entered.verdict.ending == "promoted":
+            self._write_best()
+        if wish is not None:
+            return wish
+        return got.record is not None and entered.void is None
+
+    def _enter(self, manifest: Manifest, got: ingest.Ingested) -> judge.Entered:
+        if got.record is not None and manifest.block_id is not None:
+            known = self._fingerprints.setdefault(manifest.block_id, {})
+            known.update({arm.name: arm.fingerprint for arm in got.record.header.arms})
+        entered, complaint = entry.enter(
+            self.ledger, manifest.run_id, got, now_utc=self._now()
+        )
+        if complaint is not None:
+            self.display.say(complaint, STYLES["incorrect"])
+        return entered
+
+    def _count(self, got: ingest.Ingested) -> None:
+        session = self.session
+        session.runs += 1
+        session.ok += got.record is not None
+        session.engine_s += got.end.wall_ns / 1e9
+        blocked = got.end.outcome == "blocked"
+        session.blocked_in_a_row = session.blocked_in_a_row + 1 if blocked else 0
+
+    # -- what was there before -------------------------------------------------------------
+
+    def _reconcile(self) -> Wish | None:
+        """Adopt a live run, enter finished ones, and call what never started by its name."""
+        for block in self._view().blocks():
+            for row in block.runs:
+                if row.outcome is not None:
+                    continue
+                with self.ledger.reading() as connection:
+                    manifest = Manifest.from_json(views.manifest(connection, row.id))
+                run_dir = self.order.runs_dir / row.id
+                state = launch.look(run_dir)
+                words = {"running": "adopted, still running", "left": "found finished"}
+                self.display.say(f"{row.id}  {words.get(state.phase, 'found dead')}")
+                self._do("an adopted run", row.id)
+                if state.phase == "running":
+                    self._ready()
+                outcome = self._finish(run_dir, manifest, self._attend(run_dir, manifest))
+                if isinstance(outcome, Wish):
+                    return outcome
+        # What was begun before this session is none of its budget.
+        session = self.session
+        session.adopted, session.runs, session.ok = session.runs, 0, 0
+        session.engine_s, session.blocked_in_a_row = 0.0, 0
+        return None
+
+    def _start(self) -> Wish | None:
+        """Take the device and go on with a campaign; Refused while a halt stands."""
+        self._write_best()
+        halted = self._halted()
+        if halted is not None:
+            raise Refused(halted.reason)
+        taken = handover.take(self.order.runs_dir, self.wishes, self.clock)
+        if isinstance(taken, Wish):
+            return taken
+        self._lease = taken
+        handover.record(self.ledger, taken, now_utc=self._now(), say=self.display.say)
+        self._ready()
+        settled = standing.settled(self.ledger)
+        said = epoch.declare(
+            self.ledger, self._view(), self.order, settled, now_utc=self._now()
+        )
+        if said is not None:
+            self.display.say(f"a new campaign: the one before ended, {said}")
+        return None
+
+    def _halted(self) -> Wish | None:
+        why = standing.halted(self.ledger, now_utc=self._now())
+        if why is None:
+            return None
+        self.session.halted = True
+        return Wish("halted", why, False)
+
+    def _close_campaign(self, reason: str) -> None:
+        campaign = self._view().campaign
+        if campaign is not None and campaign.ended is None:
+            judge.close_campaign(self.ledger, campaign.id, reason, now_utc=self._now())
+
+    # -- small things ----------------------------------------------------------------------
+
+    def _view(self) -> views.View:
+        with self.ledger.reading() as connection:
+            return views.load(connection)
+
+    def _effective(self) -> Mapping[str, Mapping[str, Any]]:
+        with self.ledger.reading() as connection:
+            return views.effective_configs(connection)
+
+    def _now(self) -> str:
+        return utc_text(self.clock.now())
+
+    def _load_s(self) -> float:
+        """What one more load takes, from the loads so far; 0: nothing is known yet."""
+        return pace.load_s(self._view())
+
+    def _expected_s(self) -> float | None:
+        return self._load_s() or None
+
+    def _do(self, doing: str, run_id: str | None) -> None:
+        """Note what is being done, for the status file."""
+        self.doing, self.doing_since_utc, self.run_id = doing, self._now(), run_id
+        self.beat()
+
+    def _tell(self, waiting_for: str) -> None:
+        self._do(waiting_for, None)
+        self.display.show(headline=waiting_for)
+        self.display.say(waiting_for, STYLES["void"])
+
+    def _closing(self) -> bool:
+        """Whether what is left of the time is just enough to measure the best once more."""
+        left_s = self.wishes.left_s()
+        if left_s is None or self.session.runs == 0:
+            return False
+        return left_s < (self.order.settings.anchor_blocks + 1) * self._load_s() * 1.1
+
+    def _budget_text(self) -> str:
+        view, words = self._view(), []
+        if view.campaign is not None:
+            budget = view.budget(view.campaign.id)
+            words.append(f"{budget.left} of {budget.settings.budget} confirmations")
+        if self.order.budget_runs is not None:
+            words.append(count(self.order.budget_runs - self.session.runs, "run"))
+        left_s = self.wishes.left_s()
+        if left_s is not None:
+            words.append(span_text(left_s))
+        return " · ".join(words) + " left" if words else ""
+
+    def _write_best(self) -> None:
+        """Leave best.json next to the ledger: the fold of the decisions, for the server."""
+        try:
+            found = best.fold(self._view())
+        except LedgerError:
+            return
+        try:
+            write_best(found, self.order.ledger.parent, self.order.checkpoint)
+        except OSError as error:
+            self.display.say(f"{BEST_FILE} could not be written: {error}", STYLES["void"])

@@ -1,0 +1,147 @@
+"""What one session of the loop is asked for, what it did, and the manifest of each of its runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flywheel.best import Best
+from flywheel.box import host
+from flywheel.box.clock import Window
+from flywheel.files import dump, write_atomic
+from flywheel.ledger.rows import CampaignRow
+from flywheel.lever import fingerprint
+from flywheel.loop import plan
+from flywheel.run import launch, lineage
+from flywheel.run.manifest import Manifest, engine_config, new_nonce
+from flywheel.statistics.campaign import QUICK, Settings
+
+BEST_FILE = "best.json"
+# What this loop can change between two arms; heads and patches need their own launch.
+KINDS = ("config",)
+HEARTBEAT_GAP_S = 15.0
+# STOP is honoured within two seconds, so an engine that is deaf to TERM has only one.
+GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What `flywheel run` was asked for.
+
+    ``budget_runs`` counts engine loads, ``budget_s`` the wall time of this session;
+    ``timeout_s`` bounds one load, ``grace_s`` is what it gets between TERM and KILL.
+    """
+
+    ledger: Path
+    checkpoint: Path
+    suite: Path
+    prompts: tuple[str, ...]
+    max_new_tokens: int
+    settings: Settings = QUICK
+    budget_s: float | None = None
+    budget_runs: int | None = None
+    window: Window | None = None
+    timeout_s: float = 1800.0
+    grace_s: float = GRACE_S
+    command: tuple[str, ...] = launch.ENGINE_COMMAND
+    cwd: Path = field(default_factory=Path.cwd)
+    new_campaign: bool = False
+    patience_s: float = 1.0
+    first_config: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def runs_dir(self) -> Path:
+        """Where run directories lie."""
+        return self.ledger.parent / "runs"
+
+
+@dataclass(slots=True)
+class Session:
+    """What this process did so far; ``adopted`` runs were begun by an earlier one."""
+
+    started_utc: str
+    adopted: int = 0
+    runs: int = 0
+    ok: int = 0
+    engine_s: float = 0.0
+    blocked_in_a_row: int = 0
+    reason: str = ""
+    halted: bool = False
+    stopped: bool = False  # by a person
+    failed: bool = False
+
+
+def plan_manifest(
+    order: Order,
+    step: plan.NextBlock,
+    load: plan.Load,
+    known: Mapping[str, str] | None,
+    *,
+    now_utc: str,
+    campaign: CampaignRow | None = None,
+    guard: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Everything needed to repeat one load; ``known``: fingerprints of the block's earlier ones.
+
+    With its ``campaign`` the manifest also says where in the history the run belongs. ``guard``
+    holds the limits of the run's memory guard; a run without them has none.
+    """
+    nonce = new_nonce()
+    slot = "" if step.hot else f".{load.slot}"
+    run_id = f"r{step.block_id[1:]}{slot}-{secrets.token_hex(3)}"
+    config = engine_config(
+        run_id=run_id,
+        nonce=nonce,
+        checkpoint=str(order.checkpoint),
+        head=None,
+        suite=str(order.suite),
+        prompts=order.prompts,
+        arms={name: dict(config) for name, config in load.arms},
+        order=load.order,
+        # The incumbent's plain decode is the reference of both arms: only equal tokens compare,
+        # and a candidate that changes them is incorrect, not fast.
+        plain_arms=(load.arms[0][0],),
+        max_new_tokens=order.max_new_tokens,
+        seed=step.seed,
+    )
+    return Manifest(
+        run_id=run_id,
+        nonce=nonce,
+        config=config,
+        argv=launch.engine_argv(order.runs_dir.resolve() / run_id, order.command),
+        cwd=str(order.cwd),
+        created_utc=now_utc,
+        timeout_s=order.timeout_s,
+        grace_s=order.grace_s,
+        lever_identity=step.lever.identity,
+        lever_name=step.lever.name,
+        block_id=step.block_id,
+        load_index=load.slot,
+        null=step.null or step.incumbent == step.candidate,
+        heartbeat_gap_s=HEARTBEAT_GAP_S,
+        load_limit=host.load_limit(host.cores()),
+        fingerprints=dict(known) if known else None,
+        lineage=None if campaign is None else lineage.to_json(campaign, step),
+        guard=guard,
+    )
+
+
+def best_json(found: Best, checkpoint: Path | None) -> dict[str, object]:
+    """The best configuration as a file: what the server loads, and where it comes from."""
+    return {
+        "checkpoint": None if checkpoint is None else str(checkpoint),
+        "head": None,
+        "config": dict(found.config),
+        "fingerprint": fingerprint(dict(found.config)),
+        "decisions": list(found.promotions),
+    }
+
+
+def write_best(found: Best, folder: Path, checkpoint: Path) -> Path:
+    """Leave best.json in the ledger's folder."""
+    path = folder / BEST_FILE
+    write_atomic(path, dump(best_json(found, checkpoint)))
+    return path

@@ -1,0 +1,1 @@
+"""One engine run, from its manifest to a record or a refusal."""

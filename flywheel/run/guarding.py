@@ -1,0 +1,24 @@
+"""The memory guard's limits for the next run: from the box, and from what healthy runs left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from flywheel.box import device, host
+from flywheel.guard.limits import limits
+from flywheel.ledger import evidence
+from flywheel.loop.order import Order
+
+
+def guard_of(connection: Connection, order: Order) -> Mapping[str, Any] | None:
+    """The manifest's ``guard`` field; None on a box that does not tell its memory."""
+    total_bytes = host.probe(order.ledger.parent).mem_total_bytes
+    if total_bytes is None:
+        return None
+    key = device.key()
+    low_water_bytes = evidence.low_water_bytes(connection)
+    found = limits(total_bytes, low_water_bytes, device=None if key == device.CPU else key)
+    return found.to_json()
