@@ -101,6 +101,13 @@ def run(
         bool,
         typer.Option("--new-campaign", help="Declare a new epoch."),
     ] = False,
+    canaries: Annotated[
+        int,
+        typer.Option(
+            "--canaries", min=0, max=10_000,
+            help="Try only so many null levers: the loop's own rate of false promotions here.",
+        ),
+    ] = 0,
     detach: Annotated[
         bool,
         typer.Option("--detach", help="Go on in a session of its own; return once under way."),
@@ -116,7 +123,7 @@ def run(
     options = {
         "quick": quick, "checkpoint": checkpoint, "suite": suite_file,
         "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
-        "only": only, "new_campaign": new_campaign,
+        "only": only, "new_campaign": new_campaign, "canaries": canaries or None,
     }  # fmt: skip
     if detach:
         return cli_daemon.detach(ledger_path(ledger), options, json_=json_)
@@ -132,6 +139,7 @@ def run(
         window=window,
         only=only,
         new_campaign=new_campaign,
+        canaries=canaries,
         json_=json_,
     )
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shlex
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -57,6 +58,7 @@ def run(
     window: str | None,
     only: list[str] | None,
     new_campaign: bool,
+    canaries: int,
     json_: bool,
 ) -> int:
     """`flywheel run`."""
@@ -70,14 +72,16 @@ def run(
         levers = tuple(lever for lever in levers if not lever.slow)
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
-    budget_s = QUICK_BUDGET_S if quick else None
+    settings = QUICK if quick else FULL
+    # Canaries are counted, however long that takes.
+    budget_s = QUICK_BUDGET_S if quick and not canaries else None
     order = Order(
         ledger=path,
         checkpoint=model,
         suite=prompts.path,
         prompts=prompts.quick() if quick else prompts.ids,
         max_new_tokens=QUICK_TOKENS if quick else FULL_TOKENS,
-        settings=QUICK if quick else FULL,
+        settings=settings.of_canaries(canaries) if canaries else settings,
         budget_s=budget_s if budget_hours is None else budget_hours * 3600.0,
         budget_runs=budget_runs,
         window=hours,
@@ -90,7 +94,7 @@ def run(
     # With --json the page is for nobody, but the lines are still worth having on stderr.
     display = Display(error_console() if json_ else console())
     session = daemon.run(order, levers, clock=clock, display=display)
-    wall_s = clock.monotonic_s() - began_s
+    wall_s, session.cpu_s = clock.monotonic_s() - began_s, time.process_time()
     document = _document(path, levers)
     # A terminal that is gone by now takes nothing from what the night was worth.
     with forgiven():
@@ -225,6 +229,8 @@ def session_json(session: Session, wall_s: float) -> dict[str, Any]:
         "wall_s": round(wall_s, 3),
         "engine_s": round(session.engine_s, 3),
         "engine_share": round(session.engine_s / wall_s, 4) if wall_s > 0 else None,
+        "daemon_cpu_s": round(session.cpu_s, 3),
+        "daemon_cpu_share": round(session.cpu_s / wall_s, 4) if wall_s > 0 else None,
         "adopted": session.adopted,
         "runs": session.runs,
         "ok": session.ok,
@@ -246,13 +252,13 @@ def _document(path: Path, levers: tuple[Lever, ...]) -> Document | None:
 
 
 def _print_session(session: Session, wall_s: float) -> None:
-    share = f"{session.engine_s / wall_s * 100:.1f} %" if wall_s > 0 else "-"
-    console().print(
-        Text(
-            f"{count(session.runs, 'run')} in {span_text(wall_s)}, {share} of it in the engine. "
-            f"Stopped: {sentence(session.reason)}"
+    spent = f"{count(session.runs, 'run')} in {span_text(wall_s)}"
+    if wall_s > 0:
+        spent += (
+            f", {session.engine_s / wall_s * 100:.1f} % of it in the engine; the loop itself used "
+            f"{session.cpu_s / wall_s * 100:.1f} % of one core"
         )
-    )
+    console().print(Text(f"{spent}. Stopped: {sentence(session.reason)}"))
 
 
 @contextlib.contextmanager

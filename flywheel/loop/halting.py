@@ -53,6 +53,9 @@ def alarms(
     mine = view.of_campaign(campaign.id)
     found = [alarm for variant in mine for alarm in _of_variant(variant)]
     found += _of_nulls(mine, campaign, settled)
+    if campaign.settings.canaries:
+        # To count promoted canaries is what this campaign is for.
+        found = [alarm for alarm in found if alarm.code != "canary_promoted"]
     return tuple(alarm for alarm in found if alarm.evidence not in settled)
 
 

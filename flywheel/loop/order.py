@@ -67,6 +67,7 @@ class Session:
     runs: int = 0
     ok: int = 0
     engine_s: float = 0.0
+    cpu_s: float = 0.0  # of the loop's own process, start-up included
     blocked_in_a_row: int = 0
     reason: str = ""
     halted: bool = False

@@ -64,6 +64,8 @@ def next_step(
     nulls = [v for v in mine if v.purpose == "null" and v.blocks[0].hot]
     if not closing and sum(len(v.measured) for v in nulls) < campaign.settings.calibration:
         return _calibrate(view, campaign, nulls, best)
+    if campaign.settings.canaries:
+        return _next_canary(view, campaign, mine, best, closing)
     spent = view.budget(campaign.id).left == 0
     ready, refused = admit(view, levers, best, effective or {}, kinds)
     if closing or spent:
@@ -217,6 +219,18 @@ def _canary_due(campaign: CampaignRow, mine: Sequence[VariantRow], waiting: int)
     dice = random.Random(f"canary {campaign.settings.seed} {campaign.id} {period}")
     place = period * every + int(dice.random() * room)
     return len(items) >= place
+
+
+def _next_canary(
+    view: View, campaign: CampaignRow, mine: Sequence[VariantRow], best: Best, closing: bool
+) -> Step:
+    """The next item of a campaign that tries nothing but canaries."""
+    wanted, done = campaign.settings.canaries, sum(v.purpose == "canary" for v in mine)
+    if closing:
+        return Stop("closing: told to finish")
+    if done >= wanted:
+        return Stop(f"all {wanted} canaries are decided")
+    return _open(view, campaign, best, null_lever(), "canary", f"canary {done + 1} of {wanted}")
 
 
 def _canary_why(campaign: CampaignRow) -> str:

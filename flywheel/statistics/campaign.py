@@ -9,7 +9,7 @@ and zero after it: then a new epoch must be declared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from scipy.special import betaincinv
 
@@ -25,7 +25,8 @@ class Settings:
     `canary_every` is a canary; `attempts` void blocks in a row defer a lever; `anchor_blocks`
     blocks measure the best against the frozen first configuration, at the end and every
     `anchor_every` promotions. After the k-th failure in a row the next attempt waits for
-    `backoff_s[k-1]` seconds, and after more of them for the last of these.
+    `backoff_s[k-1]` seconds, and after more of them for the last of these. With `canaries` above
+    zero the campaign tries nothing else: it counts how many of so many null levers it promotes.
     """
 
     label: str = "full"
@@ -39,6 +40,7 @@ class Settings:
     anchor_every: int = 5
     floor_ms: float | None = None
     backoff_s: tuple[float, ...] = (0.0, 30.0, 120.0)
+    canaries: int = 0
     rule: Rule = field(default_factory=Rule)
 
     def __post_init__(self) -> None:
@@ -46,8 +48,14 @@ class Settings:
                   self.anchor_blocks, self.anchor_every)
         if not 0 < self.alpha < 1 or min(counts) < 1:
             raise DecisionError("a campaign needs 0 < alpha < 1 and positive counts")
+        if not 0 <= self.canaries <= self.budget:
+            raise DecisionError("a campaign of canaries needs a test for each of them")
         if not self.backoff_s or min(self.backoff_s) < 0:
             raise DecisionError("a campaign needs pauses of no negative length between attempts")
+
+    def of_canaries(self, count: int) -> Settings:
+        """The same campaign with nothing but `count` canaries; each has a test of the budget."""
+        return replace(self, label=f"{self.label} canaries", canaries=count, budget=count)
 
     @property
     def gamma(self) -> float:

@@ -275,6 +275,25 @@ def test_a_promoted_canary_halts(tmp_path: Path) -> None:
     assert "wrongly" in view.findings[-1].sentence
 
 
+def test_a_campaign_of_canaries_tries_nothing_else_and_counts_on(tmp_path: Path) -> None:
+    ledger = fresh(tmp_path, QUICK.of_canaries(3))
+
+    def favours_b(step: plan.NextBlock, made: object) -> object:
+        if step.purpose != "canary":
+            return made
+        points = tuple(replace(p, decode_ns=round(p.decode_ns * 0.9)) if p.arm == "B" else p
+                       for p in made.points)  # type: ignore[attr-defined]
+        return replace(made, points=points)  # type: ignore[type-var]
+
+    stop = drive(ledger, [lever("fast")], World(sd=0.002, bend=favours_b))  # type: ignore[arg-type]
+    view = see(ledger)
+    assert stop.reason == "all 3 canaries are decided"
+    assert not stop.halt
+    assert [v.purpose for v in view.variants] == ["null", "canary", "canary", "canary"]
+    assert (view.canaries().promoted, view.canaries().decided) == (3, 3)
+    assert best_of.fold(view).promotions == ()
+
+
 def test_a_spent_budget_stops_after_the_headline(tmp_path: Path) -> None:
     ledger = fresh(tmp_path, replace(QUICK, budget=2))
     levers = [lever("fast"), lever("b", {"b": 1}), lever("c", {"c": 1}), lever("d", {"d": 1})]
