@@ -59,6 +59,11 @@ class _Group:
             raise
         self._max, self._current, self._stat = opened
 
+    def close(self) -> None:
+        """Close its files."""
+        for fd in (self._max, self._current, self._stat):
+            os.close(fd)
+
     def limit_bytes(self) -> int | None:
         """The limit itself, or None without one."""
         limit = os.pread(self._max, 32, 0).strip()
@@ -102,6 +107,12 @@ class HostMemory:
             with contextlib.suppress(OSError):
                 self._groups.append(_Group(folder))
         self.read()
+
+    def close(self) -> None:
+        """Close every file; for whoever looks once."""
+        os.close(self._fd)
+        for group in self._groups:
+            group.close()
 
     @property
     def limits_seen(self) -> int:
