@@ -71,12 +71,10 @@ def check_ledger(path: Path) -> tuple[Check, ...]:
     """It opens and is whole, or it could be made; and what it says of halts and open runs."""
     if not path.exists():
         if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-            return (
-                Check(
-                    "ledger", FAIL, f"{path} cannot be created: its folder is not writable",
-                    "let --ledger name a file in a folder of yours",
-                ),
-            )  # fmt: skip
+            why = "is not writable" if path.parent.is_dir() else "does not exist"
+            said = f"{path} cannot be created: its folder {why}"
+            advice = "let --ledger name a file in a folder of yours"
+            return (Check("ledger", FAIL, said, advice),)
         return (fine("ledger", f"{path} does not exist yet; flywheel run creates it"),)
     try:
         ledger = Ledger.read(path)
