@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from datetime import time as day_time
+from datetime import UTC, datetime, time as day_time, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
 

@@ -16,26 +16,12 @@ import typer
 
 from flywheel.cli import (
     daemon as cli_daemon,
-)
-from flywheel.cli import (
     imports as cli_import,
-)
-from flywheel.cli import (
     ledger as cli_ledger,
-)
-from flywheel.cli import (
     levers as cli_levers,
-)
-from flywheel.cli import (
     readjudicate as cli_readjudicate,
-)
-from flywheel.cli import (
     report as cli_report,
-)
-from flywheel.cli import (
     selftest as cli_selftest,
-)
-from flywheel.cli import (
     width as cli_width,
 )
 from flywheel.cli.terminal import (

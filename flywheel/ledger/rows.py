@@ -11,8 +11,7 @@ from flywheel.lever import Lever
 from flywheel.ruler import Ruler
 from flywheel.statistics.band import Band
 from flywheel.statistics.block import BlockEstimate
-from flywheel.statistics.campaign import Budget, Canaries, Settings
-from flywheel.statistics.campaign import fold as fold_budget
+from flywheel.statistics.campaign import Budget, Canaries, Settings, fold as fold_budget
 from flywheel.statistics.decide import Rule
 from flywheel.statistics.screen import Screened
 

@@ -12,8 +12,7 @@ from sqlalchemy import Connection
 from flywheel import best as best_of
 from flywheel.errors import LedgerError, UsageError
 from flywheel.foreign import history
-from flywheel.foreign.record import DecodeLog
-from flywheel.foreign.record import Point as ForeignPoint
+from flywheel.foreign.record import DecodeLog, Point as ForeignPoint
 from flywheel.foreign.suite import CONTROL, category
 from flywheel.ledger import views
 from flywheel.ledger.store import log_text

@@ -6,11 +6,9 @@ import math
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy.integrate import quad
-from scipy.stats import nct
-from scipy.stats import t as student
+from scipy.stats import nct, t as student
 
 from flywheel.errors import StatisticsError
 from flywheel.statistics.band import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from online_fdr.core.abstract.abstract_gamma_seq import AbstractGammaSequence
 from online_fdr.e_values import ELond
 

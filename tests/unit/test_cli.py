@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from flywheel import suite
-from flywheel.cli import app as cli
-from flywheel.cli import commands
-from flywheel.cli import levers as cli_levers
+from flywheel.cli import app as cli, commands, levers as cli_levers
 from flywheel.cli.terminal import finite, sentence
 from flywheel.errors import FlywheelError, LeverError, UsageError
 from flywheel.ledger.store import Ledger

@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flywheel.errors import DecisionError, StatisticsError
 from flywheel.statistics.band import Pool, gain_fraction, log_gain

@@ -9,8 +9,7 @@ from fractions import Fraction
 
 import pytest
 from foreign_logs import Point, header, log, suite
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from flywheel.errors import UsageError
 from flywheel.foreign import admission, reading

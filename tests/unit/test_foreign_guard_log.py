@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 from foreign_logs import GUARD
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from flywheel.foreign import reading
 from flywheel.foreign.guard_log import GuardLog, Reader

@@ -13,8 +13,7 @@ import pytest
 from records import NOW, World, drive, lever
 
 from flywheel.box import identity
-from flywheel.cli import app as cli
-from flywheel.cli import daemon as cli_daemon
+from flywheel.cli import app as cli, daemon as cli_daemon
 from flywheel.cli.daemon import status_lines
 from flywheel.display.panel import Scene
 from flywheel.display.watch import scene_of

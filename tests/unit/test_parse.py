@@ -7,8 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from logs import HEX, NONCE, OTHER_NONCE, PROMPTS, bent, fingerprint, honest, manifest, sealed
 
 from flywheel.run.exit_status import ExitStatus

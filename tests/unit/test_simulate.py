@@ -16,8 +16,7 @@ from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.loop import judge
-from flywheel.simulate import __main__ as program
-from flywheel.simulate import page, plot
+from flywheel.simulate import __main__ as program, page, plot
 from flywheel.simulate.box import BOXES, Box, Machine
 from flywheel.simulate.outcome import Outcome, Summary, summarise
 from flywheel.simulate.study import Row, campaign, rows, study

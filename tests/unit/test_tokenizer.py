@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from engine.errors import TokenizerError
 from engine.tokenizer import CONTROL_TOKENS, EOS, NOISE, THINK, Tokenizer

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from foreign_logs import Point, log, round_ms, suite
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from logs import Event, honest, manifest, sealed
 from records import NOW, World, drive, lever
 
