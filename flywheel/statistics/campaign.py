@@ -55,7 +55,7 @@ class Settings:
 
     def of_canaries(self, count: int) -> Settings:
         """The same campaign with nothing but `count` canaries; each has a test of the budget."""
-        return replace(self, label=f"{self.label} canaries", canaries=count, budget=count)
+        return replace(self, label=f"{self.label}-canaries", canaries=count, budget=count)
 
     @property
     def gamma(self) -> float:
