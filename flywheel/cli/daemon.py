@@ -43,6 +43,7 @@ def status(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) 
     path = ledger_path(ledger)
     told = glance.status(path)
     told["progress"] = _progress(path, told["daemon"].get("run") if told["running"] else None)
+    told["phases"] = {} if told["running"] else _phases(path, told["open_runs"])
     if json_:
         emit(told)
         return 0
@@ -86,6 +87,13 @@ def _progress(path: Path, run_id: object) -> dict[str, Any] | None:
     return {"phase": found.phase, "done": found.done, "total": found.total}
 
 
+def _phases(path: Path, runs: Sequence[str]) -> dict[str, str]:
+    """What is seen from outside of runs that no loop watches."""
+    from flywheel.run import launch
+
+    return {run: launch.look(path.parent / "runs" / run).phase for run in runs}
+
+
 def status_lines(told: dict[str, Any]) -> list[str]:
     """The answer as lines. Pure."""
     beat, lines = told["daemon"], []
@@ -110,9 +118,10 @@ def status_lines(told: dict[str, Any]) -> list[str]:
         lines.append(f"halted: {one['reason']} ({one['code']}, {one['created_utc']})")
     if told["halts"]:
         lines.append('to go on: flywheel resume --why "what it was"')
+    phases = told.get("phases") or {}
     # The run that is under way was named above.
     open_runs = [run for run in told["open_runs"] if run != beat.get("run")]
-    lines += [f"open run: {run}" for run in open_runs]
+    lines += [f"open run: {run}{_open_text(phases.get(run))}" for run in open_runs]
     if (campaign := told["campaign"]) is not None:
         state = f"ended: {campaign['ended']}" if campaign["ended"] else "open"
         lines.append(
@@ -122,6 +131,14 @@ def status_lines(told: dict[str, Any]) -> list[str]:
     if (finding := told["finding"]) is not None:
         lines.append(f"last finding: F{finding['number']} {finding['sentence']}")
     return lines
+
+
+def _open_text(phase: str | None) -> str:
+    """What becomes of a run that the ledger waits for while no loop watches it."""
+    if phase is None:
+        return ""
+    now = "still running" if phase == "running" else "over"
+    return f" ({now}; the next flywheel run enters it)"
 
 
 def _progress_text(progress: dict[str, Any] | None) -> str:

@@ -41,6 +41,14 @@ def open_for_writing(path: Path, *, now_utc: str) -> Opening:
         raise
 
 
+def require_rules(ledger: Ledger) -> None:
+    """Raise LedgerError unless every rule of the ledger is in force: quick on any size."""
+    with ledger.reading() as connection:
+        found = integrity.broken_rules(connection)
+    if found:
+        raise LedgerError(f"{ledger.path} is damaged: {found[0]}; {advice(ledger.path)}")
+
+
 def advice(path: Path) -> str:
     """What to do about a damaged ledger."""
     there = backup.copies(path)

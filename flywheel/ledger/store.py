@@ -24,8 +24,8 @@ from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
-from flywheel.errors import LedgerError, LedgerVersionError
-from flywheel.ledger import backup, integrity, migrations, models, place
+from flywheel.errors import LedgerError
+from flywheel.ledger import backup, integrity, migrations, models, place, schema
 from flywheel.ledger.refusals import refusal
 from flywheel.ledger.triggers import triggers
 
@@ -34,8 +34,6 @@ BUSY_PATIENCE_S = 30.0
 BUSY_SLICE_MS = 250
 # A verdict that was reported must survive a power cut, the removal of its journal included.
 SYNCHRONOUS = "EXTRA"
-# Marks the file as a ledger of ours, in SQLite's own header field for it.
-APPLICATION_ID = 0x464C5957
 _LARGEST = 2**63
 
 
@@ -257,17 +255,8 @@ def schema_version(connection: Connection, path: Path) -> int:
 
     Raises LedgerError unless it is a ledger that this version of flywheel reads.
     """
-    version = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-    owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
-    tables = connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
-    if tables and (owner != APPLICATION_ID or version < 1):
-        raise LedgerError(f"{path} is an SQLite file, but not a ledger of flywheel")
-    if version > models.SCHEMA_VERSION:
-        raise LedgerVersionError(
-            f"{path} has schema version {version}; this flywheel reads up to "
-            f"{models.SCHEMA_VERSION}: use the newer flywheel that wrote it"
-        )
-    return version if tables else 0
+    answers = [int(connection.exec_driver_sql(one).scalar_one()) for one in schema.QUESTIONS]
+    return schema.checked_version(path, *answers)
 
 
 def _to_newest(connection: Connection, version: int) -> None:
@@ -279,7 +268,7 @@ def _to_newest(connection: Connection, version: int) -> None:
     for trigger in triggers():
         connection.exec_driver_sql(trigger)
     connection.exec_driver_sql(f"PRAGMA user_version = {models.SCHEMA_VERSION}")
-    connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
 
 
 class Writer:
