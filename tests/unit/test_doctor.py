@@ -19,8 +19,9 @@ from flywheel.box import host, lease, tenants
 from flywheel.box.admission import Need
 from flywheel.box.cpu import Cpu, Use
 from flywheel.box.device import Gpu, GpuProcess
+from flywheel.box.holder import Holder
 from flywheel.box.host import Host
-from flywheel.box.lease import Holder, Lease, device_path
+from flywheel.box.lease import Lease, device_path
 from flywheel.doctor import box, software, tenancy, work
 from flywheel.doctor.check import Check, fine
 from flywheel.files import dump
