@@ -215,13 +215,12 @@ def stop_(
     if held is not None and held.identity is not None:
         stop.request(path, held.identity, now=now)
         gone = _wait_gone(path, GONE_PATIENCE_S)
-        said = "stopped" if gone else "asked to stop; it has not finished yet"
+        said = "stopped" if gone else f"{held} was asked to stop and has not finished yet"
     else:
         said = "nothing is running"
-    if now and gone:
-        ended = _end_live_runs(path)
-        if ended:
-            said = f"ended {', '.join(ended)}"
+    # Also when the loop does not answer: its run is ended by its own supervisor.
+    if now and (ended := _end_live_runs(path)):
+        said = f"{said}; ended {', '.join(ended)}" if held else f"ended {', '.join(ended)}"
     if json_:
         emit({"said": said, "daemon": None if held is None else held.to_json(), "ended": ended,
               "stopped": gone})  # fmt: skip
