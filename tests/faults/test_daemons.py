@@ -16,8 +16,7 @@ from harness import wait_for
 
 from flywheel.box import identity
 from flywheel.box.lease import Lease, device_path, holder
-from flywheel.cli import app as cli
-from flywheel.cli import daemon as cli_daemon
+from flywheel.cli import app as cli, daemon as cli_daemon
 from flywheel.serve import Address, health
 
 
