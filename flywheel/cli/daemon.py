@@ -239,12 +239,12 @@ def _wait_gone(path: Path, patience_s: float) -> bool:
 
 
 def _end_live_runs(path: Path) -> list[str]:
-    """End every live run that a stopped daemon left to its supervisor."""
+    """End every live run of this ledger: another one beside it may have its runs there too."""
     from flywheel.box import identity
     from flywheel.run import launch
 
     ended = []
-    for run_dir in sorted((path.parent / "runs").glob("r*")):
+    for run_dir in (path.parent / "runs" / run for run in glance.history(path)["open_runs"]):
         state = launch.look(run_dir)
         orphaned = state.phase == "lost" and state.engine is not None and bool(
             identity.group_members(state.engine)

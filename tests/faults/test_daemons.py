@@ -17,6 +17,7 @@ from harness import wait_for
 from flywheel.box import identity
 from flywheel.box.lease import Lease, device_path, holder
 from flywheel.cli import app as cli, daemon as cli_daemon
+from flywheel.ledger.store import Ledger
 from flywheel.serve import Address, health
 
 
@@ -116,6 +117,17 @@ def test_stop_now_ends_the_run_of_a_daemon_that_does_not_answer(
         os.kill(daemon.pid, signal.SIGCONT)
     daemon.communicate(timeout=20)
     assert [row.outcome for row in box.rows()] == ["blocked"]
+
+
+def test_stop_now_leaves_the_run_of_another_ledger_in_the_same_folder(box: Box) -> None:
+    daemon = box.daemon(engine=("--sleep", "60"))
+    state = box.running()
+    Ledger.open(box.root / "other.db").close()
+    assert cli.main(["stop", "--now", "--ledger", str(box.root / "other.db")]) == 0
+    assert identity.is_alive(state.engine)
+    assert box.say("stop", "--now").returncode == 0
+    daemon.communicate(timeout=20)
+    assert not identity.group_members(state.engine)
 
 
 def test_a_stop_file_made_by_hand_refuses_the_start_and_stays(box: Box) -> None:
