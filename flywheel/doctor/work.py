@@ -16,6 +16,7 @@ from flywheel.box.clock import count
 from flywheel.doctor.check import FAIL, OK, WARN, Check, fine
 from flywheel.errors import FlywheelError
 from flywheel.ledger import backup, halts, takeovers
+from flywheel.ledger.opening import lost
 from flywheel.ledger.store import Ledger, check_integrity
 from flywheel.loop import glance, stop
 from flywheel.run import launch
@@ -76,6 +77,9 @@ def check_ledger(path: Path) -> tuple[Check, ...]:
             said = f"{path} cannot be created: its folder {why}"
             advice = "let --ledger name a file in a folder of yours"
             return (Check("ledger", FAIL, said, advice),)
+        if (missed := lost(path)) is not None:
+            said, _, advice = missed.rpartition(": ")
+            return (Check("ledger", WARN, said, advice),)
         return (fine("ledger", f"{path} does not exist yet; flywheel run creates it"),)
     try:
         ledger = Ledger.read(path)
