@@ -14,85 +14,31 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import socket
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from flywheel.box import device, identity
+from flywheel.box import device, identity, witness
 from flywheel.box.clock import utc_text
-from flywheel.box.identity import Identity
+from flywheel.box.holder import Holder, Takeover, last_holder, orphan, proof_of_absence, said
+from flywheel.box.witness import SHARED_FOLDER
 from flywheel.errors import LeaseBusy, LeaseError
-from flywheel.files import dump, read_json
+from flywheel.files import dump
 
 # A reader of the holder takes a shared lock for an instant; outwait it.
 _PATIENCE_S = 0.4
-_SHARED_FOLDER = Path("/run/lock")
-_UNIX_SOCKETS = Path("/proc/net/unix")
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """What the lock file says of its holder; ``released_utc`` is set by an orderly release."""
-
-    identity: Identity | None
-    purpose: str
-    since_utc: str
-    run_dir: str | None = None
-    released_utc: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The holder as a JSON object."""
-        return {
-            "holder": None if self.identity is None else self.identity.to_json(),
-            "purpose": self.purpose,
-            "since_utc": self.since_utc,
-            "run_dir": self.run_dir,
-            "released_utc": self.released_utc,
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Holder:
-        """The holder in a JSON object, with blanks where it says nothing."""
-        run_dir, released = value.get("run_dir"), value.get("released_utc")
-        return cls(
-            Identity.from_json(value.get("holder")),
-            str(value.get("purpose") or "unknown"),
-            str(value.get("since_utc") or "unknown"),
-            run_dir if isinstance(run_dir, str) else None,
-            released if isinstance(released, str) else None,
-        )
-
-    def __str__(self) -> str:
-        who = "an unknown process" if self.identity is None else f"process {self.identity.pid}"
-        if self.released_utc is not None and self.run_dir is not None:
-            return f"the supervisor of {self.run_dir} (left to it by {who} at {self.released_utc})"
-        return f"{who} ({self.purpose}, since {self.since_utc})"
-
-
-@dataclass(frozen=True, slots=True)
-class Takeover:
-    """A lease that was taken from a holder who never gave it back, and what proves him gone."""
-
-    previous: Holder
-    proof: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The takeover as a JSON object."""
-        return {"previous": self.previous.to_json(), "proof": self.proof}
 
 
 def device_path() -> Path:
     """The lock file of this box's device: ``FLYWHEEL_LEASE``, else one name for all users."""
     if named := os.environ.get("FLYWHEEL_LEASE"):
         return Path(named)
-    shared = os.access(_SHARED_FOLDER, os.W_OK)
-    folder = _SHARED_FOLDER if shared else Path(tempfile.gettempdir())
+    shared = os.access(SHARED_FOLDER, os.W_OK)
+    folder = SHARED_FOLDER if shared else Path(tempfile.gettempdir())
     return folder / f"flywheel-{device.key()}.lock"
 
 
@@ -151,86 +97,11 @@ def _is_file(fd: int, path: Path) -> bool:
         return False
 
 
-def witness_name(path: Path) -> str:
-    """The abstract socket that stands for a lock file.
-
-    In a folder that all share the file's name is enough, so that users whose shared folders
-    differ still meet.
-    """
-    if path.parent in (_SHARED_FOLDER, Path(tempfile.gettempdir())):
-        return path.name
-    return "flywheel-" + hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:32]
-
-
-def _bind(path: Path) -> socket.socket | None:
-    """The witness, close-on-exec; None when another process has it."""
-    witness = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        witness.bind("\0" + witness_name(path))
-    except OSError as error:
-        witness.close()
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise LeaseError(f"the witness of {path} cannot be bound ({error.strerror}).") from error
-    return witness
-
-
-def witness_inode(path: Path) -> str | None:
-    """The inode of the bound witness of a lock file, as ``/proc/net/unix`` has it; None: free."""
-    wanted = "@" + witness_name(path)
-    try:
-        lines = _UNIX_SOCKETS.read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    rows = (line.split(maxsplit=7) for line in lines)
-    return next((row[6] for row in rows if len(row) == 8 and row[7] == wanted), None)
-
-
-def _witness_holder(path: Path) -> Holder:
-    """Who has the witness, as far as this user may look into other processes."""
-    inode = witness_inode(path)
-    for entry in sorted((one for one in os.listdir("/proc") if one.isdigit()), key=int):
-        with contextlib.suppress(OSError):
-            for fd in os.listdir(f"/proc/{entry}/fd"):
-                if os.readlink(f"/proc/{entry}/fd/{fd}") == f"socket:[{inode}]":
-                    return Holder(identity.of(int(entry)), "its lock file was deleted", "unknown")
-    return Holder(None, "its lock file was deleted", "unknown")
-
-
-def proof_of_absence(gone: Holder) -> str:
-    """One sentence that proves a holder gone, by identity; never by the age of his text."""
-    who = gone.identity
-    if who is None:
-        return "the lock file names no process, and the kernel holds no lock on it."
-    if who.boot_id != identity.boot_id():
-        return f"process {who.pid} belongs to an earlier boot of this box."
-    now = identity.of(who.pid, zombie=True)
-    if now is None:
-        return f"no process {who.pid} exists."
-    if now != who:
-        return (
-            f"process {who.pid} is another one now: it started at tick {now.start_ticks}, "
-            f"the holder at tick {who.start_ticks}."
-        )
-    if not identity.is_alive(who):
-        return f"process {who.pid} has ended and only its parent has not noticed."
-    return f"process {who.pid} still lives, but holds neither the lock nor its witness."
-
-
-def orphan(previous: Holder | None) -> int | None:
-    """The pid of an engine that the previous holder's run left behind; None when there is none."""
-    if previous is None or previous.run_dir is None:
-        return None
-    engine = Identity.from_json(read_json(Path(previous.run_dir) / "engine.json"))
-    members = () if engine is None else identity.group_members(engine)
-    return members[0] if members else None
-
-
 class Lease:
     """A held lock; release it, leave its ``with`` block or die, and the next may have it."""
 
     def __init__(
-        self, path: Path, fd: int, witness: socket.socket, previous: Holder | None
+        self, path: Path, fd: int, bound: socket.socket, previous: Holder | None
     ) -> None:
         self.path = path
         self.previous = previous
@@ -238,7 +109,7 @@ class Lease:
         if previous is not None and previous.released_utc is None:
             self.takeover = Takeover(previous, proof_of_absence(previous))
         self._fd = fd
-        self._witness = witness
+        self._witness = bound
         self._told = Holder(identity.current(), "unknown", utc_text())
 
     @classmethod
@@ -266,18 +137,18 @@ class Lease:
     def _attempt(cls, path: Path) -> Lease | Holder:
         """The lease, or who has it."""
         fd = _open(path)
-        witness: socket.socket | None = None
+        bound: socket.socket | None = None
         try:
             if not _lock(fd, fcntl.LOCK_EX):
-                return _said(path) or Holder(None, "unknown", "unknown")
+                return said(path) or Holder(None, "unknown", "unknown")
             # Deleted or replaced between the opening and the locking: not the file of this name.
             if not _is_file(fd, path):
                 return Holder(None, "its lock file changed just now", "unknown")
-            witness = _bind(path)
-            if witness is None:
-                return _witness_holder(path)
+            bound = witness.bind(path)
+            if bound is None:
+                return witness.holder(path)
             kept, fd = fd, -1
-            return cls(path, kept, witness, last_holder(path))
+            return cls(path, kept, bound, last_holder(path))
         finally:
             if fd >= 0:
                 os.close(fd)
@@ -304,7 +175,7 @@ class Lease:
             if not _lock_soon(fd):
                 raise LeaseBusy(
                     f"{self.path} was deleted while it was held, and its place was taken by "
-                    f"{_said(self.path) or 'an unknown process'}."
+                    f"{said(self.path) or 'an unknown process'}."
                 )
             os.dup2(fd, self._fd, inheritable=False)
         finally:
@@ -358,20 +229,6 @@ class Lease:
         self.release()
 
 
-def _said(path: Path) -> Holder | None:
-    value = read_json(path)
-    return None if value is None else Holder.from_json(value)
-
-
-def last_holder(path: Path) -> Holder | None:
-    """Whom the file names, held or not; None for an empty or no file, blanks for a garbled one."""
-    said = _said(path)
-    with contextlib.suppress(OSError):
-        if said is None and path.stat().st_size > 0:
-            return Holder(None, "unknown", "unknown")
-    return said
-
-
 def holder(path: Path) -> Holder | None:
     """Who holds the lock now; None when it is free (whatever the file says)."""
     try:
@@ -380,11 +237,11 @@ def holder(path: Path) -> Holder | None:
         fd = -1
     try:
         if fd < 0 or _lock(fd, fcntl.LOCK_SH):
-            return None if witness_inode(path) is None else _witness_holder(path)
+            return None if witness.inode(path) is None else witness.holder(path)
     finally:
         if fd >= 0:
             os.close(fd)
-    return _said(path) or Holder(None, "unknown", "unknown")
+    return said(path) or Holder(None, "unknown", "unknown")
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -400,17 +257,4 @@ def describe(path: Path) -> dict[str, Any]:
     }
 
 
-__all__ = [
-    "Holder",
-    "Lease",
-    "Takeover",
-    "daemon_path",
-    "describe",
-    "device_path",
-    "holder",
-    "last_holder",
-    "orphan",
-    "proof_of_absence",
-    "witness_inode",
-    "witness_name",
-]
+__all__ = ["Lease", "daemon_path", "describe", "device_path", "holder"]

@@ -43,6 +43,7 @@ def status(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) 
     path = ledger_path(ledger)
     told = glance.status(path)
     told["progress"] = _progress(path, told["daemon"].get("run") if told["running"] else None)
+    told["phases"] = {} if told["running"] else _phases(path, told["open_runs"])
     if json_:
         emit(told)
         return 0
@@ -86,6 +87,13 @@ def _progress(path: Path, run_id: object) -> dict[str, Any] | None:
     return {"phase": found.phase, "done": found.done, "total": found.total}
 
 
+def _phases(path: Path, runs: Sequence[str]) -> dict[str, str]:
+    """What is seen from outside of runs that no loop watches."""
+    from flywheel.run import launch
+
+    return {run: launch.look(path.parent / "runs" / run).phase for run in runs}
+
+
 def status_lines(told: dict[str, Any]) -> list[str]:
     """The answer as lines. Pure."""
     beat, lines = told["daemon"], []
@@ -110,9 +118,10 @@ def status_lines(told: dict[str, Any]) -> list[str]:
         lines.append(f"halted: {one['reason']} ({one['code']}, {one['created_utc']})")
     if told["halts"]:
         lines.append('to go on: flywheel resume --why "what it was"')
+    phases = told.get("phases") or {}
     # The run that is under way was named above.
     open_runs = [run for run in told["open_runs"] if run != beat.get("run")]
-    lines += [f"open run: {run}" for run in open_runs]
+    lines += [f"open run: {run}{_open_text(phases.get(run))}" for run in open_runs]
     if (campaign := told["campaign"]) is not None:
         state = f"ended: {campaign['ended']}" if campaign["ended"] else "open"
         lines.append(
@@ -122,6 +131,14 @@ def status_lines(told: dict[str, Any]) -> list[str]:
     if (finding := told["finding"]) is not None:
         lines.append(f"last finding: F{finding['number']} {finding['sentence']}")
     return lines
+
+
+def _open_text(phase: str | None) -> str:
+    """What becomes of a run that the ledger waits for while no loop watches it."""
+    if phase is None:
+        return ""
+    now = "still running" if phase == "running" else "over"
+    return f" ({now}; the next flywheel run enters it)"
 
 
 def _progress_text(progress: dict[str, Any] | None) -> str:
@@ -198,13 +215,12 @@ def stop_(
     if held is not None and held.identity is not None:
         stop.request(path, held.identity, now=now)
         gone = _wait_gone(path, GONE_PATIENCE_S)
-        said = "stopped" if gone else "asked to stop; it has not finished yet"
+        said = "stopped" if gone else f"{held} was asked to stop and has not finished yet"
     else:
         said = "nothing is running"
-    if now and gone:
-        ended = _end_live_runs(path)
-        if ended:
-            said = f"ended {', '.join(ended)}"
+    # Also when the loop does not answer: its run is ended by its own supervisor.
+    if now and (ended := _end_live_runs(path)):
+        said = f"{said}; ended {', '.join(ended)}" if held else f"ended {', '.join(ended)}"
     if json_:
         emit({"said": said, "daemon": None if held is None else held.to_json(), "ended": ended,
               "stopped": gone})  # fmt: skip
@@ -223,12 +239,12 @@ def _wait_gone(path: Path, patience_s: float) -> bool:
 
 
 def _end_live_runs(path: Path) -> list[str]:
-    """End every live run that a stopped daemon left to its supervisor."""
+    """End every live run of this ledger: another one beside it may have its runs there too."""
     from flywheel.box import identity
     from flywheel.run import launch
 
     ended = []
-    for run_dir in sorted((path.parent / "runs").glob("r*")):
+    for run_dir in (path.parent / "runs" / run for run in glance.history(path)["open_runs"]):
         state = launch.look(run_dir)
         orphaned = state.phase == "lost" and state.engine is not None and bool(
             identity.group_members(state.engine)

@@ -195,9 +195,15 @@ def backup_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False)
     Example: flywheel ledger backup
     """
     from flywheel.ledger import backup
+    from flywheel.ledger.opening import require_rules
 
     path = ledger_path(ledger)
-    open_ledger(path).close()
+    opened = open_ledger(path)
+    try:
+        # A copy without the rules would one day pass for the newest good one.
+        require_rules(opened)
+    finally:
+        opened.close()
     made = backup.back_up(path, utc_text())
     if json_:
         emit({"path": str(made.path), "made": made.made})

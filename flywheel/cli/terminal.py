@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LEDGER = "ledger.db"
 FAILED, WRONG, REFUSED = 1, 2, 3
+NARROWEST = 20
 
 LedgerOption = Annotated[
     Path,
@@ -39,8 +40,16 @@ def ledger_path(path: Path) -> Path:
     """The ledger's own absolute path, whatever links lead to it; it need not exist yet.
 
     One file has one name here, because its locks, runs and STOP file lie beside it.
+    UsageError where no file can be.
     """
-    return path.expanduser().resolve()
+    try:
+        found = path.expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links; the home of nobody
+        raise UsageError(f"{path} leads nowhere ({error}); let --ledger name a file.") from error
+    if found.exists() and not found.is_file():
+        kind = "a folder" if found.is_dir() else "no regular file"
+        raise UsageError(f"{found} is {kind}; let --ledger name a file.")
+    return found
 
 
 def open_ledger(path: Path, *, writing: bool = False) -> Ledger:
@@ -51,19 +60,35 @@ def open_ledger(path: Path, *, writing: bool = False) -> Ledger:
     from flywheel.ledger.store import Ledger
 
     if writing:
-        return Ledger.open(path, create=False)
+        from flywheel.ledger.opening import require_rules
+
+        opened = Ledger.open(path, create=False)
+        try:
+            require_rules(opened)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
     # A copy in memory: however long a command looks, the loop never waits for it.
     return Ledger.read(path, private=True)
 
 
 def console() -> Console:
     """The page: standard output."""
-    return Console(highlight=False)
+    return _page(stderr=False)
 
 
 def error_console() -> Console:
     """Everything that is no answer: standard error."""
-    return Console(stderr=True, highlight=False)
+    return _page(stderr=True)
+
+
+def _page(*, stderr: bool) -> Console:
+    page = Console(stderr=stderr, highlight=False)
+    # A terminal without a size says 0 columns, and nothing at all would be shown.
+    return page if page.width >= NARROWEST else Console(
+        stderr=stderr, highlight=False, width=NARROWEST
+    )
 
 
 def emit(value: Any) -> None:

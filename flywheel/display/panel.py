@@ -114,14 +114,20 @@ class Display:
 
     def say(self, text: str, style: str = "") -> None:
         """A line worth keeping: a launch, an ending, a refusal."""
-        stamp = time.strftime("%H:%M:%S")
-        notes = (*self.scene.notes, text)[-KEPT_LINES:]
+        stamp = time.strftime("%H:%M:%S  ")
+        notes = (*self.scene.notes, stamp + text)[-KEPT_LINES:]
         self.scene = replace(self.scene, notes=notes, said=self.scene.said + 1)
+        self._print(Text(stamp), Text(text, style=style))
+
+    def repeat(self, note: str) -> None:
+        """A line that another process said, with the time at which it did."""
+        self._print(Text(note))
+
+    def _print(self, *parts: Text) -> None:
         if self._quiet:
             return
         with forgiven():
-            self.console.print(Text(f"{stamp}  "), Text(text, style=style), sep="", end="\n",
-                               soft_wrap=True)
+            self.console.print(*parts, sep="", end="\n", soft_wrap=True)
 
     def render(self) -> Panel:
         """The scene as a panel."""

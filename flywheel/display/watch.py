@@ -5,11 +5,12 @@ It only reads.  The daemon does not know of it, and a Ctrl-C here ends the watch
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from flywheel.box import lease
 from flywheel.box.clock import count
@@ -37,7 +38,8 @@ def scene_of(body: Mapping[str, Any]) -> Scene:
 def attach(ledger: Path, display: Display) -> dict[str, Any]:
     """Show a running daemon until it ends; its last status, with its exit words.
 
-    Refused when none runs; FlywheelError when it ended without a word.
+    Refused when none runs; FlywheelError when it ended without a word; BrokenPipeError when
+    nobody reads what is shown.
     """
     glance.require(ledger)
     if lease.holder(lease.daemon_path(ledger)) is None:
@@ -50,6 +52,8 @@ def attach(ledger: Path, display: Display) -> dict[str, Any]:
             seen.show(display, ledger, body)
             if gone:
                 break
+            if _unread(display.console.file):
+                raise BrokenPipeError
             time.sleep(POLL_S)
     if not body.get("reason"):
         raise FlywheelError(
@@ -57,6 +61,17 @@ def attach(ledger: Path, display: Display) -> dict[str, Any]:
             f"{glance.log_path(ledger)}."
         )
     return body
+
+
+def _unread(stream: IO[str]) -> bool:
+    """Whether the stream is a pipe whose reader has left, as in `flywheel attach | head -1`."""
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError):
+        return False
+    poller = select.poll()
+    poller.register(fd, 0)
+    return any(event & select.POLLERR for _, event in poller.poll(0))
 
 
 def _last(ledger: Path) -> dict[str, Any]:
@@ -83,7 +98,7 @@ class _Seen:
         new = scene.said - (self.said or 0)
         self.said = scene.said
         for note in scene.notes[len(scene.notes) - min(new, len(scene.notes)) :]:
-            display.say(note)
+            display.repeat(note)
         shown = {field.name: getattr(scene, field.name) for field in fields(Scene)}
         for own in ("notes", "said", "progress"):
             shown.pop(own)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flywheel.box import device, lease, tenants
 from flywheel.box.device import Gpu
+from flywheel.box.holder import last_holder, proof_of_absence
 from flywheel.box.host import Host
 from flywheel.doctor.check import FAIL, WARN, Check, fine
 
@@ -112,11 +113,11 @@ def check_lease(path: Path) -> Check:
         return Check(
             "lease", WARN, f"held by {held}", "wait for it, or end it: flywheel status, stop"
         )
-    before = lease.last_holder(path)
+    before = last_holder(path)
     if before is not None and before.released_utc is None:
         return Check(
             "lease", WARN,
-            f"free ({path}), but never given back by {before}: {lease.proof_of_absence(before)}",
+            f"free ({path}), but never given back by {before}: {proof_of_absence(before)}",
             "nothing: the next holder takes it over, and the ledger says so",
         )  # fmt: skip
     return fine("lease", f"free ({path})")

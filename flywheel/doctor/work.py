@@ -12,11 +12,13 @@ from urllib.parse import quote
 
 from flywheel import suite
 from flywheel.box import lease
+from flywheel.box.clock import count
 from flywheel.doctor.check import FAIL, OK, WARN, Check, fine
 from flywheel.errors import FlywheelError
 from flywheel.ledger import backup, halts, takeovers
+from flywheel.ledger.opening import lost
 from flywheel.ledger.store import Ledger, check_integrity
-from flywheel.loop import stop
+from flywheel.loop import glance, stop
 from flywheel.run import launch
 
 HASH_LIMIT_BYTES = 1 << 30
@@ -39,7 +41,7 @@ def check_checkpoint(folder: Path) -> Check:
         return Check("checkpoint", FAIL, f"{folder} has no .safetensors file", advice)
     size = sum(shard.stat().st_size for shard in shards)
     kind = model.get("model_type", "unknown model") if isinstance(model, dict) else "unknown model"
-    said = f"{kind}, {len(shards)} shards, {size / 2**20:.1f} MiB"
+    said = f"{kind}, {count(len(shards), 'shard')}, {size / 2**20:.1f} MiB"
     if size > HASH_LIMIT_BYTES:
         return fine("checkpoint", f"{said}; hashed by every run")
     try:
@@ -75,6 +77,9 @@ def check_ledger(path: Path) -> tuple[Check, ...]:
             said = f"{path} cannot be created: its folder {why}"
             advice = "let --ledger name a file in a folder of yours"
             return (Check("ledger", FAIL, said, advice),)
+        if (missed := lost(path)) is not None:
+            said, _, advice = missed.rpartition(": ")
+            return (Check("ledger", WARN, said, advice),)
         return (fine("ledger", f"{path} does not exist yet; flywheel run creates it"),)
     try:
         ledger = Ledger.read(path)
@@ -151,15 +156,19 @@ def check_backups(path: Path) -> Check:
 
 
 def check_runs(ledger: Path) -> Check:
-    """Runs that began and have not ended: live ones, and leftovers."""
+    """Runs that began and have not ended: live ones, and those that the ledger waits for."""
     live, left = [], []
+    try:
+        waited_for = set(glance.history(ledger)["open_runs"]) if ledger.exists() else None
+    except FlywheelError:
+        waited_for = None  # said by the check of the ledger
     for folder in sorted((ledger.parent / "runs").glob("r*")):
         if (folder / "exit.json").exists() or not (folder / "manifest.json").exists():
             continue
         state = launch.look(folder)
         if state.phase == "running":
             live.append(folder.name)
-        elif state.phase != "left":
+        elif state.phase != "left" and (waited_for is None or folder.name in waited_for):
             left.append(folder.name)
     said = "none is running" if not live else f"running: {', '.join(live)}"
     running = lease.holder(lease.daemon_path(ledger)) is not None
@@ -167,7 +176,7 @@ def check_runs(ledger: Path) -> Check:
         return Check(
             "runs", WARN, f"{said}; begun and never ended: {', '.join(left[-3:])}"
             + (f" and {len(left) - 3} more" if len(left) > 3 else ""),
-            "nothing: the next flywheel run enters those that its ledger still waits for",
+            "nothing: the next flywheel run enters what its ledger waits for",
         )  # fmt: skip
     return Check("runs", OK, said)
 

@@ -19,7 +19,7 @@ from flywheel.foreign import arms
 from flywheel.foreign.reading import READER_VERSION, Reading, reread
 from flywheel.foreign.ruler import ForeignRuler
 from flywheel.ledger import models
-from flywheel.ledger.store import Writer
+from flywheel.ledger.writer import Writer
 from flywheel.run.measurement import Measurement
 from flywheel.run.refusal import Refusal
 

@@ -103,7 +103,8 @@ def _leave(run_dir: Path, word: GuardWord) -> bool:
             word.write(run_dir)
             return True
         except OSError:
-            if time.monotonic() >= deadline:
+            # A directory that was deleted does not come back, and the device waits for this end.
+            if time.monotonic() >= deadline or not run_dir.is_dir():
                 return False
             time.sleep(0.25)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import closing, suppress
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from flywheel.errors import LedgerError
+from flywheel.errors import LedgerError, LedgerPlaceError
 from flywheel.ledger.refusals import refusal
 
 KEPT = 7
@@ -75,7 +76,9 @@ def _copy(ledger: Path, name: str, *, unlike: Path | None = None) -> Path | None
     except sqlite3.Error as error:
         raise refusal(ledger, error, f"copied into {into}") from error
     except OSError as error:
-        raise LedgerError(f"{ledger} cannot be copied into {into}: {error.strerror}") from error
+        readonly = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        kind = LedgerPlaceError if readonly else LedgerError
+        raise kind(f"{ledger} cannot be copied into {into}: {error.strerror}") from error
     finally:
         with suppress(OSError):
             part.unlink()

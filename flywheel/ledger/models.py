@@ -26,7 +26,9 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 4
+from flywheel.ledger import schema
+
+SCHEMA_VERSION = schema.VERSION
 OUTCOMES = ("ok", "void", "timeout", "killed", "blocked")
 PURPOSES = ("null", "canary", "lever", "anchor")
 

@@ -26,6 +26,7 @@ def open_for_writing(path: Path, *, now_utc: str) -> Opening:
     Raises LedgerError (see `Ledger.open`) and when the file, its references or its rules are
     damaged. A copy that cannot be made is a warning: a full disk must not cost the night.
     """
+    missed = lost(path)
     ledger = Ledger.open(path)
     try:
         with ledger.reading() as connection:
@@ -33,12 +34,32 @@ def open_for_writing(path: Path, *, now_utc: str) -> Opening:
         if found:
             raise LedgerError(f"{path} is damaged: {found[0]}; {advice(path)}")
         try:
-            return Opening(ledger, backup.back_up(path, now_utc))
+            made, uncopied = backup.back_up(path, now_utc), None
         except LedgerError as error:
-            return Opening(ledger, None, (f"no copy of the ledger was made: {error}",))
+            made, uncopied = None, f"no copy of the ledger was made: {error}"
+        return Opening(ledger, made, tuple(one for one in (missed, uncopied) if one))
     except BaseException:
         ledger.close()
         raise
+
+
+def lost(path: Path) -> str | None:
+    """One sentence when no ledger is there but copies of one are; None when all is well."""
+    there = () if path.exists() else backup.copies(path)
+    if not there:
+        return None
+    return (
+        f"{path} is gone, but copies of it are there; the newest is {there[-1]}: put it back, or "
+        "`flywheel ledger rebuild --from runs/`, or begin a new one"
+    )
+
+
+def require_rules(ledger: Ledger) -> None:
+    """Raise LedgerError unless every rule of the ledger is in force: quick on any size."""
+    with ledger.reading() as connection:
+        found = integrity.broken_rules(connection)
+    if found:
+        raise LedgerError(f"{ledger.path} is damaged: {found[0]}; {advice(ledger.path)}")
 
 
 def advice(path: Path) -> str:

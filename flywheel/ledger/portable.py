@@ -20,7 +20,8 @@ from sqlalchemy import LargeBinary, Table, insert, select
 
 from flywheel.errors import LedgerError, UsageError
 from flywheel.ledger import integrity, models, store
-from flywheel.ledger.store import Ledger, Writer
+from flywheel.ledger.store import Ledger
+from flywheel.ledger.writer import Writer
 
 FORMAT = "flywheel-ledger"
 _BATCH = 1000

@@ -1,20 +1,18 @@
-"""What SQLite refused, as one sentence that says what to do."""
+"""What SQLite refused, as one sentence that says what to do.  Standard library only."""
 
 from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
 
-from sqlalchemy.exc import DBAPIError
-
 from flywheel.errors import LedgerBusy, LedgerError, LedgerPlaceError
 
 _PRIMARY = 0xFF
 
 
-def refusal(path: Path, error: DBAPIError | sqlite3.Error, doing: str) -> LedgerError:
-    """The error to raise for one of SQLite's; `doing` is `read` or `written to`."""
-    origin = error.orig if isinstance(error, DBAPIError) else error
+def refusal(path: Path, error: Exception, doing: str) -> LedgerError:
+    """The error to raise for one of SQLite's, wrapped or not; `doing` is `read` or `written to`."""
+    origin = getattr(error, "orig", error)
     code = int(getattr(origin, "sqlite_errorcode", 0)) & _PRIMARY
     if code == sqlite3.SQLITE_BUSY:
         return LedgerBusy(

@@ -7,36 +7,31 @@ queue at the start instead of failing in the middle; readers never block for lon
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
 import secrets
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select
+from sqlalchemy import Connection, Engine, create_engine, event, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
-from flywheel.errors import LedgerError, LedgerVersionError
-from flywheel.ledger import backup, integrity, migrations, models, place
+from flywheel.errors import LedgerError
+from flywheel.ledger import backup, integrity, migrations, models, place, schema
 from flywheel.ledger.refusals import refusal
 from flywheel.ledger.triggers import triggers
+from flywheel.ledger.writer import Writer
 
 # How long a lock is waited for, and how long without asking whether one still wants to wait.
 BUSY_PATIENCE_S = 30.0
 BUSY_SLICE_MS = 250
 # A verdict that was reported must survive a power cut, the removal of its journal included.
 SYNCHRONOUS = "EXTRA"
-# Marks the file as a ledger of ours, in SQLite's own header field for it.
-APPLICATION_ID = 0x464C5957
-_LARGEST = 2**63
 
 
 class Ledger:
@@ -257,17 +252,8 @@ def schema_version(connection: Connection, path: Path) -> int:
 
     Raises LedgerError unless it is a ledger that this version of flywheel reads.
     """
-    version = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-    owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
-    tables = connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
-    if tables and (owner != APPLICATION_ID or version < 1):
-        raise LedgerError(f"{path} is an SQLite file, but not a ledger of flywheel")
-    if version > models.SCHEMA_VERSION:
-        raise LedgerVersionError(
-            f"{path} has schema version {version}; this flywheel reads up to "
-            f"{models.SCHEMA_VERSION}: use the newer flywheel that wrote it"
-        )
-    return version if tables else 0
+    answers = [int(connection.exec_driver_sql(one).scalar_one()) for one in schema.QUESTIONS]
+    return schema.checked_version(path, *answers)
 
 
 def _to_newest(connection: Connection, version: int) -> None:
@@ -279,45 +265,7 @@ def _to_newest(connection: Connection, version: int) -> None:
     for trigger in triggers():
         connection.exec_driver_sql(trigger)
     connection.exec_driver_sql(f"PRAGMA user_version = {models.SCHEMA_VERSION}")
-    connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-
-
-class Writer:
-    """Appends rows inside one transaction. `connection` serves reads in the same transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def append(self, table: Table, **values: Any) -> int:
-        """One row; mappings and sequences are stored as JSON. Returns its integer key, if any."""
-        made = self.connection.execute(insert(table).values(**_stored(values)))
-        return int(made.lastrowid or 0)
-
-    def append_all(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Many rows of one shape."""
-        if stored := [_stored(row) for row in rows]:
-            self.connection.execute(insert(table), stored)
-
-    def append_once(self, table: Table, key: str, **values: Any) -> bool:
-        """One row unless a row with that key is there already; says whether it was added."""
-        column = table.c[key]
-        found = self.connection.execute(select(column).where(column == values[key])).first()
-        if found is None:
-            self.append(table, **values)
-        return found is None
-
-    def append_log(self, run_id: str, log_text: str) -> str:
-        """The whole text of a log, compressed; returns its sha256."""
-        raw = log_text.encode("utf-8", "surrogateescape")
-        digest = hashlib.sha256(raw).hexdigest()
-        self.append(
-            models.log,
-            run_id=run_id,
-            sha256=digest,
-            size_bytes=len(raw),
-            text_zlib=zlib.compress(raw, 9),
-        )
-        return digest
+    connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
 
 
 def log_text(connection: Connection, run_id: str) -> str | None:
@@ -347,21 +295,3 @@ def check_integrity(ledger: Ledger) -> None:
             raise LedgerError(f"{ledger.path} is damaged: {found[0]}{more}")
         for run_id in connection.execute(select(models.log.c.run_id)).scalars():
             log_text(connection, run_id)
-
-
-def _stored(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: _plain(v) for k, v in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping | list | tuple):
-        try:
-            return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        except ValueError as error:
-            raise LedgerError(f"the ledger refused an entry: {error}") from error
-    if isinstance(value, float) and not math.isfinite(value):
-        # SQLite would store NaN as NULL, and nobody could tell it from a figure left out.
-        raise LedgerError(f"the ledger refused an entry: {value} is no measured number")
-    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
-        raise LedgerError(f"the ledger refused an entry: {value} does not fit in 64 bits")
-    return int(value) if isinstance(value, bool) else value

@@ -18,6 +18,7 @@ from flywheel.box.identity import Identity
 from flywheel.box.lease import Lease, daemon_path
 from flywheel.display.panel import STYLES, Display
 from flywheel.errors import LeaseBusy, Refused
+from flywheel.ledger import place
 from flywheel.ledger.opening import open_for_writing
 from flywheel.lever import Lever
 from flywheel.loop import glance, ready, stop
@@ -38,7 +39,9 @@ def run(
 
     Raises Refused (or LeaseBusy) without having changed anything.
     """
-    # Read before it is locked, so that a file that is no ledger is left alone altogether.
+    # Before it is locked: nothing is left beside a ledger that cannot be kept there, nor beside
+    # a file that is none.
+    place.check(order.ledger)
     glance.history(order.ledger)
     with Lease.acquire(daemon_path(order.ledger), "flywheel run"):
         _alone(order)

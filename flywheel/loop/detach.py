@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flywheel.box.clock import utc_text
 from flywheel.errors import FlywheelError
+from flywheel.ledger import place
 from flywheel.loop import ready
 from flywheel.loop.glance import log_path
 
@@ -57,6 +58,7 @@ def start(ledger: Path, arguments: list[str], patience_s: float = PATIENCE_S) ->
 
     Raises StartError with what it said and its own exit code when it ends before.
     """
+    place.check(ledger)
     log = log_path(ledger)
     reader, writer = os.pipe()
     try:

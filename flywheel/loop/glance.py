@@ -16,8 +16,10 @@ from typing import Any
 
 from flywheel.box import identity, lease
 from flywheel.box.identity import Identity
-from flywheel.errors import LedgerError, UsageError
+from flywheel.errors import UsageError
 from flywheel.files import read_json
+from flywheel.ledger import schema
+from flywheel.ledger.refusals import refusal
 from flywheel.loop import stop
 
 BUSY_S = 2.0
@@ -75,6 +77,9 @@ def history(ledger: Path) -> dict[str, Any]:
     if not ledger.exists():
         return told
     with _reading(ledger) as connection:
+        answers = (connection.execute(one).fetchone()[0] for one in schema.QUESTIONS)
+        if schema.checked_version(ledger, *answers) == 0:
+            return told
         told["halts"] = _halts(connection)
         told["halted"] = told["halts"][0]["reason"] if told["halts"] else None
         told["open_runs"] = [
@@ -102,7 +107,7 @@ def _reading(ledger: Path) -> Iterator[sqlite3.Connection]:
             connection.row_factory = sqlite3.Row
             yield connection
     except sqlite3.Error as error:
-        raise LedgerError(f"{ledger} cannot be read as a ledger: {error}") from error
+        raise refusal(ledger, error, "read") from error
 
 
 def _halts(connection: sqlite3.Connection) -> list[dict[str, Any]]:

@@ -14,7 +14,8 @@ from typing import Any
 from flywheel.errors import BlockError, LedgerError
 from flywheel.ledger import models, views
 from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
-from flywheel.ledger.store import Ledger, Writer, log_text
+from flywheel.ledger.store import Ledger, log_text
+from flywheel.ledger.writer import Writer
 from flywheel.lever import Lever, canonical
 from flywheel.loop.step import NextBlock, PricedOut
 from flywheel.loop.verdicts import append_calibration, append_decision, close_screened, consider

@@ -6,34 +6,25 @@ It owns the order of things and every effect between the plan and the ledger.  W
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from flywheel import best
 from flywheel.box.clock import Clock, count, span_text, utc_text
-from flywheel.box.lease import Lease
 from flywheel.display import narrate
 from flywheel.display.panel import STYLES, Display
-from flywheel.display.progress import Progress
-from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError, Refused
+from flywheel.errors import FlywheelError, LedgerBusy, LedgerError, Refused
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import entry, epoch, handover, judge, pace, plan, standing
-from flywheel.loop.attend import Attended, attend
-from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, plan_manifest, write_best
+from flywheel.loop import epoch, handover, judge, pace, plan, standing
+from flywheel.loop.course import Course
+from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, write_best
 from flywheel.loop.room import Room
 from flywheel.loop.turn import Turn
 from flywheel.loop.wishes import Wish, Wishes
-from flywheel.run import ingest, launch
-from flywheel.run.guarding import guard_of
+from flywheel.run import launch
 from flywheel.run.manifest import Manifest
-
-# A supervisor that left its word is gone in a moment; nothing depends on seeing it go.
-REAP_S = 1.0
 
 
 class Night:
@@ -62,13 +53,14 @@ class Night:
         self.doing = "starting"
         self.doing_since_utc = self.session.started_utc
         self.run_id: str | None = None
-        self._lease: Lease | None = None
-        self._fingerprints: dict[str, dict[str, str]] = {}
         self.turn = Turn(
             order, self.session, wishes, clock, load_s=self._load_s, tell=self._tell
         )
         self.room = Room(order, self.session, wishes, clock, ledger=ledger, tell=self._tell)
-        self._entered: dict[str, Any] = {}
+        self.course = Course(
+            order, ledger, self.session, clock=clock, display=display, wishes=wishes,
+            room=self.room, load_s=self._load_s, do=self._do, promoted=self._write_best,
+        )  # fmt: skip
 
     # -- the whole night -------------------------------------------------------------------
 
@@ -91,8 +83,8 @@ class Night:
             self.session.reason = str(error)
             raise
         finally:
-            if self._lease is not None:
-                self._lease.release()
+            if self.course.lease is not None:
+                self.course.lease.release()
             self._write_best()
             self._do("stopped", None)
         self.display.show(time_left_s=None)
@@ -141,7 +133,7 @@ class Night:
         for load in loads:
             if (wish := self._begin(step, 1)) is not None:
                 return wish
-            verdict_or_wish = self._load(step, load)
+            verdict_or_wish = self.course.run(step, load)
             if isinstance(verdict_or_wish, Wish):
                 return verdict_or_wish
             if not verdict_or_wish:
@@ -162,121 +154,6 @@ class Night:
         failures = self.session.blocked_in_a_row or view.variant(variant_id).voids_in_a_row
         self.turn.pause(variant_id, view.campaign.settings.pause_s(failures))
 
-    def _load(self, step: plan.NextBlock, load: plan.Load) -> Wish | bool:
-        """One engine run.  True: it was good; False: its block is void; a wish: stop."""
-        with self.ledger.reading() as connection:
-            guard = guard_of(connection, self.order)
-        known = self._fingerprints.get(step.block_id)
-        manifest = plan_manifest(
-            self.order, step, load, known, now_utc=self._now(), guard=guard,
-            campaign=self._view().campaign,
-        )  # fmt: skip
-        run_dir = self.order.runs_dir / manifest.run_id
-        judge.start_run(self.ledger, manifest, slot=load.slot, now_utc=self._now())
-        self._do(f"{step.purpose}: {narrate.label(step)}", manifest.run_id)
-        self.display.say(f"{manifest.run_id}  {self.doing}  ({step.why})")
-        self.display.show(
-            run=manifest.run_id,
-            run_started_s=self.clock.monotonic_s(),
-            run_expected_s=self._expected_s(),
-            progress=Progress(),
-        )
-        self._entered = {"room": self.room.enter()}
-        attended = self._launch_and_attend(run_dir, manifest)
-        return self._finish(run_dir, manifest, attended)
-
-    def _launch_and_attend(self, run_dir: Path, manifest: Manifest) -> Attended:
-        child = None
-        try:
-            launch.prepare(run_dir, manifest)
-            if self._lease is not None:
-                self._lease.tell(f"flywheel run, {manifest.run_id}", run_dir)
-            child = launch.start(run_dir, lease_fds=self._lease.fds if self._lease else ())
-        except LaunchError as error:
-            self.display.say(str(error), STYLES["void"])
-            # No supervisor was started, so on a full disk this may be left undone.
-            with contextlib.suppress(OSError):
-                launch.disown(run_dir)
-            return Attended(launch.RunState("unclaimed", None, None, None))
-        attended = self._attend(run_dir, manifest, child)
-        if attended.state is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(REAP_S)
-        return attended
-
-    def _attend(
-        self, run_dir: Path, manifest: Manifest, child: subprocess.Popen[bytes] | None = None
-    ) -> Attended:
-        def show(progress: Progress) -> None:
-            self.display.show(progress=progress, time_left_s=self.wishes.left_s())
-
-        return attend(
-            run_dir,
-            manifest,
-            self.wishes,
-            child=child,
-            show=show,
-            patience_s=self.order.patience_s,
-        )
-
-    def _finish(self, run_dir: Path, manifest: Manifest, attended: Attended) -> Wish | bool:
-        """Enter a finished run, once; a run left to its supervisor stays open in the ledger."""
-        self.display.show(run="", run_started_s=None)
-        wish = attended.wish
-        if attended.state is None:
-            assert wish is not None
-            reason = (
-                f"{wish.reason}; run {manifest.run_id} goes on under its supervisor and the next "
-                "flywheel run enters it (flywheel stop --now ends it)"
-            )
-            return Wish(wish.code, reason, False)
-        state = attended.state
-
-        def read() -> ingest.Ingested:
-            return ingest.ingest(
-                run_dir,
-                manifest,
-                state,
-                stopped_as=wish.code if wish is not None else "interrupted",
-                contamination=attended.contamination,
-                contaminated_as=attended.contaminated_as,
-                evidence={**self._entered, "surroundings": attended.surroundings},
-            )
-
-        got = self.wishes.during(read)
-        if isinstance(got, Wish):
-            reason = f"{got.reason}; the next flywheel run enters run {manifest.run_id}"
-            return Wish(got.code, reason, False)
-        entry.leave(run_dir, got.end)
-        entered = self._enter(manifest, got)
-        self.run_id = None
-        self._count(got)
-        narrate.finished(self.display, manifest, got, entered)
-        if entered.verdict is not None and entered.verdict.ending == "promoted":
-            self._write_best()
-        if wish is not None:
-            return wish
-        return got.record is not None and entered.void is None
-
-    def _enter(self, manifest: Manifest, got: ingest.Ingested) -> judge.Entered:
-        if got.record is not None and manifest.block_id is not None:
-            known = self._fingerprints.setdefault(manifest.block_id, {})
-            known.update({arm.name: arm.fingerprint for arm in got.record.header.arms})
-        entered, complaint = entry.enter(
-            self.ledger, manifest.run_id, got, now_utc=self._now()
-        )
-        if complaint is not None:
-            self.display.say(complaint, STYLES["incorrect"])
-        return entered
-
-    def _count(self, got: ingest.Ingested) -> None:
-        session = self.session
-        session.runs += 1
-        session.ok += got.record is not None
-        session.engine_s += got.end.wall_ns / 1e9
-        blocked = got.end.outcome == "blocked"
-        session.blocked_in_a_row = session.blocked_in_a_row + 1 if blocked else 0
-
     # -- what was there before -------------------------------------------------------------
 
     def _reconcile(self) -> Wish | None:
@@ -294,7 +171,7 @@ class Night:
                 self._do("an adopted run", row.id)
                 if state.phase == "running":
                     self._ready()
-                outcome = self._finish(run_dir, manifest, self._attend(run_dir, manifest))
+                outcome = self.course.adopt(run_dir, manifest)
                 if isinstance(outcome, Wish):
                     return outcome
         # What was begun before this session is none of its budget.
@@ -312,7 +189,7 @@ class Night:
         taken = handover.take(self.order.runs_dir, self.wishes, self.clock)
         if isinstance(taken, Wish):
             return taken
-        self._lease = taken
+        self.course.lease = taken
         handover.record(self.ledger, taken, now_utc=self._now(), say=self.display.say)
         self._ready()
         settled = standing.settled(self.ledger)
@@ -351,9 +228,6 @@ class Night:
     def _load_s(self) -> float:
         """What one more load takes, from the loads so far; 0: nothing is known yet."""
         return pace.load_s(self._view())
-
-    def _expected_s(self) -> float | None:
-        return self._load_s() or None
 
     def _do(self, doing: str, run_id: str | None) -> None:
         """Note what is being done, for the status file."""

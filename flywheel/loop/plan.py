@@ -123,9 +123,18 @@ def _unfinished(
             return _another(view, campaign, variant, _progress(campaign, variant))
     for variant in mine:
         if variant.purpose == "null" and variant.voids_in_a_row >= campaign.settings.attempts:
-            code, times = variant.blocks[-1].void_code, campaign.settings.attempts
-            return Stop(f"the ruler cannot be calibrated: {code}, {times} times")
+            return Stop(_uncalibrated(variant))
     return None
+
+
+def _uncalibrated(variant: VariantRow) -> str:
+    times = variant.voids_in_a_row
+    codes = [one.void_code for one in variant.blocks if one.void_code not in (None, "blocked")]
+    reasons = ", ".join(dict.fromkeys(str(code) for code in codes[-times:]))
+    return (
+        f"the ruler cannot be calibrated: {times} null blocks void in a row ({reasons}); "
+        "put that right, then flywheel run --new-campaign"
+    )
 
 
 def _again(view: View, variant: VariantRow, block: BlockRow) -> NextBlock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flywheel.box import identity
 from flywheel.box.clock import utc_text
@@ -45,11 +46,11 @@ def requested(ledger: Path, me: Identity | None = None) -> Stop | None:
     path = path_for(ledger)
     if not path.exists():
         return None
-    body = read_json(path)
+    body = _body(path)
     if body is None:
         # Made by hand; the word "now" in it asks for the run to end too.
         try:
-            now = "now" in path.read_text(errors="replace").lower()
+            now = path.is_file() and "now" in path.read_text(errors="replace").lower()
         except OSError:
             now = False
         return Stop(now, True, f"the file {path} asks the loop to stop")
@@ -65,7 +66,7 @@ def requested(ledger: Path, me: Identity | None = None) -> Stop | None:
 def clear(ledger: Path, me: Identity | None = None) -> None:
     """Remove a request that was addressed to one daemon and is honoured or stale by now."""
     path = path_for(ledger)
-    body = read_json(path)
+    body = _body(path)
     daemon = None if body is None else Identity.from_json(body.get("daemon"))
     if daemon is not None and (daemon == (me or identity.current()) or not alive(daemon)):
         path.unlink(missing_ok=True)
@@ -73,10 +74,15 @@ def clear(ledger: Path, me: Identity | None = None) -> None:
 
 def clear_stale(ledger: Path) -> None:
     """Remove a request to a daemon that is gone; one to this daemon may have just been made."""
-    body = read_json(path_for(ledger))
+    body = _body(path_for(ledger))
     daemon = None if body is None else Identity.from_json(body.get("daemon"))
     if daemon is not None and not alive(daemon):
         path_for(ledger).unlink(missing_ok=True)
+
+
+def _body(path: Path) -> dict[str, Any] | None:
+    """What `flywheel stop` wrote; None for anything else, and a pipe is not waited for."""
+    return read_json(path) if path.is_file() else None
 
 
 def alive(daemon: Identity) -> bool:

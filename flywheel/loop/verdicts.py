@@ -9,7 +9,7 @@ from typing import Any
 from flywheel import best
 from flywheel.ledger import models, views
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
-from flywheel.ledger.store import Writer
+from flywheel.ledger.writer import Writer
 from flywheel.lever import canonical, fingerprint
 from flywheel.loop.plan import null_alarm
 from flywheel.statistics.band import effect_band, gain_fraction, log_gain, pool

@@ -16,6 +16,8 @@ from harness import wait_for
 
 from flywheel.box import identity
 from flywheel.box.lease import Lease, device_path, holder
+from flywheel.cli import app as cli, daemon as cli_daemon
+from flywheel.ledger.store import Ledger
 from flywheel.serve import Address, health
 
 
@@ -96,6 +98,36 @@ def test_stop_now_ends_the_run_through_its_daemon(box: Box) -> None:
     assert not identity.group_members(state.engine)
     assert [row.outcome for row in box.rows()] == ["blocked"]
     assert box.say("stop").stdout == "nothing is running.\n"
+
+
+def test_stop_now_ends_the_run_of_a_daemon_that_does_not_answer(
+    box: Box, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli_daemon, "GONE_PATIENCE_S", 0.3)
+    daemon = box.daemon(engine=("--sleep", "60"))
+    state = box.running()
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        assert cli.main(["stop", "--now", "--ledger", str(box.root / "ledger.db")]) == 1
+        said = capsys.readouterr().out
+        assert f"process {daemon.pid} (flywheel run, " in said
+        assert "has not finished yet; ended r00001-" in said
+        assert not identity.group_members(state.engine)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    daemon.communicate(timeout=20)
+    assert [row.outcome for row in box.rows()] == ["blocked"]
+
+
+def test_stop_now_leaves_the_run_of_another_ledger_in_the_same_folder(box: Box) -> None:
+    daemon = box.daemon(engine=("--sleep", "60"))
+    state = box.running()
+    Ledger.open(box.root / "other.db").close()
+    assert cli.main(["stop", "--now", "--ledger", str(box.root / "other.db")]) == 0
+    assert identity.is_alive(state.engine)
+    assert box.say("stop", "--now").returncode == 0
+    daemon.communicate(timeout=20)
+    assert not identity.group_members(state.engine)
 
 
 def test_a_stop_file_made_by_hand_refuses_the_start_and_stays(box: Box) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,6 +248,17 @@ def test_hangup_and_term_do_not_reach_the_guard(tmp_path: Path, meminfo: Meminfo
         os.kill(guard.pid, signum)
     os.kill(run.supervisor.pid, signal.SIGHUP)
     assert run.code() == "ok"
+
+
+def test_a_run_whose_folder_was_deleted_does_not_keep_the_device(
+    tmp_path: Path, meminfo: Meminfo
+) -> None:
+    run = Run(tmp_path, meminfo.limits(), FAMILY, grace_s=0.2).start().watched()
+    family = run.family()
+    shutil.rmtree(run.dir)
+    run.supervisor.terminate()
+    run.supervisor.wait(10.0)
+    assert not [one for one in family if identity.is_alive(one)]
 
 
 def test_an_engine_that_lost_its_guard_is_ended(tmp_path: Path, meminfo: Meminfo) -> None:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from harness import manifest_for, wait_for
 
-from flywheel.box import device, identity, lease
+from flywheel.box import device, identity, witness
 from flywheel.box.lease import Lease, device_path
 from flywheel.errors import LeaseBusy
 from flywheel.guard.limits import limits
@@ -137,7 +137,7 @@ def test_neither_engine_nor_guard_inherits_lock_or_witness(tmp_path: Path) -> No
         child = launch.start(run_dir, lease_fds=held.fds)
         try:
             wait_for(lambda: len(family(child.pid)) >= 3)
-            names = {str(device_path()), f"socket:[{lease.witness_inode(device_path())}]"}
+            names = {str(device_path()), f"socket:[{witness.inode(device_path())}]"}
 
             def holders() -> set[int]:
                 return {pid for pid in family(child.pid) if names & open_files(pid)}
@@ -172,4 +172,4 @@ def test_the_engine_and_the_loop_find_the_same_lock(monkeypatch: pytest.MonkeyPa
     ).stdout.strip()  # fmt: skip
     assert Path(path) == device_path()
     assert device.key() in path
-    assert lease.witness_name(device_path()) == Path(path).name
+    assert witness.name(device_path()) == Path(path).name

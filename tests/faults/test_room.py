@@ -16,8 +16,9 @@ from nights import lever, night, opened, order, view
 
 from flywheel.box import admission, tenants
 from flywheel.box.clock import SystemClock
+from flywheel.box.holder import Holder
 from flywheel.box.identity import Identity, boot_id
-from flywheel.box.lease import Holder, device_path, holder
+from flywheel.box.lease import device_path, holder
 from flywheel.box.surroundings import Surroundings
 from flywheel.errors import Refused
 from flywheel.files import dump

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,29 @@ def test_a_quick_ruler_takes_few_prompts_and_never_none(tmp_path: Path) -> None:
         path.write_text(json.dumps(body))
         with pytest.raises(UsageError):
             suite.load(path)
+
+
+def test_a_ledger_that_can_be_no_file_is_a_mistake_for_every_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("loop").symlink_to("loop")
+    os.mkfifo("pipe")
+    for words in (("status",), ("report",), ("run",), ("run", "--detach"), ("ledger", "verify")):
+        for name, said in (
+            (".", "is a folder"), ("loop", "leads nowhere"), ("pipe", "no regular file"),
+            ("~nobody.at.all/l.db", "leads nowhere"),
+        ):  # fmt: skip
+            assert flywheel(*words, "--ledger", name) == 2
+            error = capsys.readouterr().err
+            assert said in error
+            assert error.count("\n") == 1
+
+
+def test_a_terminal_without_a_width_is_shown_the_page_all_the_same(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Ledger.open("ledger.db").close()
+    for columns in ("0", "1"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert flywheel("status") == 0
+        assert "not running" in capsys.readouterr().out

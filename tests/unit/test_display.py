@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from flywheel.box.lease import Lease, daemon_path
+from flywheel.display import watch
 from flywheel.display.panel import Display, Scene, plain
 from flywheel.display.progress import Follower, Progress
+from flywheel.files import dump
+from flywheel.loop.glance import status_path
 
 NONCE = "a" * 32
 
@@ -66,8 +71,30 @@ def test_a_quiet_display_keeps_its_scene_and_says_nothing() -> None:
     with display.open():
         display.say("nothing")
     assert output.getvalue() == ""
-    assert display.scene.notes == ("nothing",)
+    assert [note[8:] for note in display.scene.notes] == ["  nothing"]
     assert Scene().headline == "starting"
+
+
+def test_a_watcher_shows_the_time_at_which_a_line_was_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = tmp_path / "ledger.db"
+    output = io.StringIO()
+    with Lease.acquire(daemon_path(ledger), "flywheel run") as held:
+        said = {"scene": {"notes": ["03:10:00  a backup ran"], "said": 1}, "reason": "done"}
+        status_path(ledger).write_text(dump({**said, "ended": True}))
+        monkeypatch.setattr("flywheel.display.watch.time.sleep", lambda _: held.release())
+        watch.attach(ledger, Display(Console(file=output)))
+    assert output.getvalue() == "03:10:00  a backup ran\n"
+
+
+def test_a_watcher_leaves_when_its_reader_does(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    reader, writer = os.pipe()
+    with Lease.acquire(daemon_path(ledger), "flywheel run"), os.fdopen(writer, "w") as stream:
+        os.close(reader)
+        with pytest.raises(BrokenPipeError):
+            watch.attach(ledger, Display(Console(file=stream)))
 
 
 def test_a_terminal_that_went_away_is_no_error() -> None:
@@ -131,5 +158,5 @@ def test_a_display_that_breaks_never_stops_the_loop(
         display.show(headline="on")
         display.say("into the void")
     assert display.scene.headline == "on"
-    assert display.scene.notes == ("into the void",)
+    assert [note[8:] for note in display.scene.notes] == ["  into the void"]
     Display(Console(file=output)).say("plain lines too")

@@ -19,10 +19,11 @@ from flywheel.box import host, lease, tenants
 from flywheel.box.admission import Need
 from flywheel.box.cpu import Cpu, Use
 from flywheel.box.device import Gpu, GpuProcess
+from flywheel.box.holder import Holder
 from flywheel.box.host import Host
-from flywheel.box.lease import Holder, Lease, device_path
+from flywheel.box.lease import Lease, device_path
 from flywheel.doctor import box, software, tenancy, work
-from flywheel.doctor.check import Check
+from flywheel.doctor.check import Check, fine
 from flywheel.files import dump
 from flywheel.ledger import backup, halts, takeovers
 from flywheel.ledger.store import Ledger
@@ -83,7 +84,7 @@ def test_a_fit_box_is_healthy_and_untouched(healthy: dict[str, Any]) -> None:
     assert 0 < told["took_s"] < 10
     said = {check.name: check.said for check in found.checks}
     assert len(said) == len(found.checks)
-    assert "deepseek_v4, 1 shards" in said["checkpoint"]
+    assert "deepseek_v4, 1 shard," in said["checkpoint"]
     assert "sha256" in said["checkpoint"]
     for check in found.checks:
         assert bool(check.advice) == (check.state != "ok"), check
@@ -195,6 +196,15 @@ def test_runs_without_an_end_are_leftovers_unless_they_live(tmp_path: Path) -> N
     is_finding(work.check_runs(ledger), "warn", "r3, r4, r5 and 1 more")
     with Lease.acquire(lease.daemon_path(ledger), "flywheel run"):
         assert work.check_runs(ledger).state == "ok"
+
+
+def test_a_run_that_the_ledger_has_ended_is_no_leftover(tmp_path: Path) -> None:
+    """A killed supervisor leaves no exit.json, ever; the ledger knows the run's end."""
+    ledger = tmp_path / "ledger.db"
+    Ledger.open(ledger).close()
+    (tmp_path / "runs" / "r1").mkdir(parents=True)
+    (tmp_path / "runs" / "r1" / "manifest.json").write_text("{}")
+    assert work.check_runs(ledger) == fine("runs", "none is running")
 
 
 def test_versions_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -149,3 +151,31 @@ def test_a_plain_status_is_answered_alike_with_and_without_typer(
         assert cli.main(["status", *words]) == 2
         capsys.readouterr()
     assert cli_daemon.at_once(["stop"]) is None
+
+
+def test_status_judges_a_file_as_every_other_command_does(tmp_path: Path) -> None:
+    foreign, newer, damaged, empty = (tmp_path / f"{name}.db" for name in "fnde")
+    with closing(sqlite3.connect(foreign)) as raw:
+        raw.execute("CREATE TABLE t (a)")
+    campaign(newer).close()
+    damaged.write_bytes(newer.read_bytes()[:20_000])
+    with closing(sqlite3.connect(newer)) as raw:
+        raw.execute("PRAGMA user_version = 99")
+    empty.touch()
+    for path in (foreign, newer, damaged):
+        with pytest.raises(LedgerError) as by_status:
+            glance.status(path)
+        with pytest.raises(LedgerError) as by_report:
+            Ledger.read(path)
+        assert str(by_status.value) == str(by_report.value)
+    assert glance.status(empty)["campaign"] is None
+
+
+def test_what_becomes_of_a_run_that_nobody_watches_is_told(tmp_path: Path) -> None:
+    campaign(tmp_path / "ledger.db").close()
+    told = {**glance.status(tmp_path / "ledger.db"), "progress": None}
+    told.update(open_runs=["r1", "r2"], phases={"r1": "running", "r2": "left"})
+    assert [line for line in status_lines(told) if line.startswith("open run")] == [
+        "open run: r1 (still running; the next flywheel run enters it)",
+        "open run: r2 (over; the next flywheel run enters it)",
+    ]

@@ -209,7 +209,10 @@ def test_a_full_disk_is_not_the_lever_s_fault(ledger: Ledger) -> None:
 
 def test_nulls_that_cannot_be_measured_end_the_campaign(ledger: Ledger) -> None:
     stop = drive(ledger, [lever()], World(fails=lambda _step: ("timeout", "too slow")))
-    assert stop.reason == "the ruler cannot be calibrated: timeout, 3 times"
+    assert stop.reason == (
+        "the ruler cannot be calibrated: 3 null blocks void in a row (timeout); "
+        "put that right, then flywheel run --new-campaign"
+    )
 
 
 def test_a_null_that_does_not_read_null_halts(ledger: Ledger) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from flywheel.box import identity, lease
+from flywheel.box import identity, lease, witness
+from flywheel.box.holder import Holder, proof_of_absence
 from flywheel.box.identity import Identity
-from flywheel.box.lease import Holder, Lease
+from flywheel.box.lease import Lease
 from flywheel.errors import LeaseBusy, LeaseError
 from flywheel.files import dump
 
@@ -104,7 +105,7 @@ def test_the_device_has_one_lock_for_the_box(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("FLYWHEEL_LEASE")
     monkeypatch.setattr(lease.device, "key", lambda: "GPU-12")
     assert lease.device_path().name == "flywheel-GPU-12.lock"
-    assert lease.witness_name(lease.device_path()) == "flywheel-GPU-12.lock"
+    assert witness.name(lease.device_path()) == "flywheel-GPU-12.lock"
     assert lease.daemon_path(Path("/x/ledger.db")) == Path("/x/ledger.db.daemon.lock")
 
 
@@ -139,7 +140,7 @@ def test_absence_is_proved_by_identity(tmp_path: Path) -> None:
         "holds neither": me,
     }
     for words, who in said.items():
-        assert words in lease.proof_of_absence(Holder(who, "x", "y"))
+        assert words in proof_of_absence(Holder(who, "x", "y"))
     (tmp_path / "device.lock").write_text("garbage")
     with Lease.acquire(tmp_path / "device.lock", "x") as held:
         assert held.takeover is not None

@@ -14,7 +14,8 @@ from records import NOW, World, drive, lever
 
 from flywheel.errors import LedgerError, LedgerVersionError
 from flywheel.ledger import halts, models, takeovers, views
-from flywheel.ledger.store import APPLICATION_ID, Ledger, check_integrity, log_text
+from flywheel.ledger.schema import APPLICATION_ID
+from flywheel.ledger.store import Ledger, check_integrity, log_text
 from flywheel.loop import judge
 from flywheel.statistics.campaign import QUICK
 

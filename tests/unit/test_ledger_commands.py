@@ -251,6 +251,17 @@ def test_backup_copies_once(path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [str(p) for p in backup.copies(path)] == [told["path"]]
 
 
+def test_what_lost_its_rules_is_neither_copied_nor_written_to(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("DROP TRIGGER campaign_no_update")
+    for words in (("ledger", "backup"), ("resume", "--why", "x"), ("readjudicate",)):
+        assert main([*words, "--ledger", str(path)]) == 1
+        assert "campaign_no_update is missing" in capsys.readouterr().err
+    assert backup.copies(path) == ()
+
+
 def test_rebuild_wants_both_ends_or_none(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from records import NOW, World, drive, lever
 
+from flywheel.doctor import work
 from flywheel.errors import LedgerBusy, LedgerError, LedgerPlaceError
 from flywheel.ledger import backup, models, place, store, views
 from flywheel.ledger.opening import open_for_writing
@@ -460,3 +461,18 @@ def test_copies_are_whole_while_a_writer_writes(path: Path) -> None:
     finally:
         writer.kill()
         writer.communicate()
+
+
+def test_a_ledger_that_is_gone_is_missed_when_copies_of_it_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    first = open_for_writing(path, now_utc=NOW)
+    first.ledger.close()
+    assert first.warnings == ()
+    path.unlink()
+    found = work.check_ledger(path)[0]
+    assert (found.state, "is gone" in found.said) == ("warn", True)
+    assert found.advice.startswith("put it back")
+    again = open_for_writing(path, now_utc=NOW)
+    again.ledger.close()
+    assert len(again.warnings) == 1
+    assert f"the newest is {first.backup.path}" in again.warnings[0]  # type: ignore[union-attr]

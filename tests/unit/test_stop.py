@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,5 +69,17 @@ def test_a_daemon_that_starts_keeps_a_request_that_was_just_made_to_it(tmp_path:
     stop.clear_stale(ledger)
     assert not stop.path_for(ledger).exists()
     stop.path_for(ledger).touch()
+    stop.clear_stale(ledger)
+    assert stop.path_for(ledger).exists()
+
+
+def test_a_pipe_of_that_name_is_a_request_and_is_not_waited_for(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    os.mkfifo(stop.path_for(ledger))
+    asked = stop.requested(ledger)
+    assert asked is not None
+    assert asked.by_hand
+    assert not asked.now
+    stop.clear(ledger)
     stop.clear_stale(ledger)
     assert stop.path_for(ledger).exists()

@@ -17,7 +17,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flywheel.ledger import models
-from flywheel.ledger.store import Ledger, Writer
+from flywheel.ledger.store import Ledger
+from flywheel.ledger.writer import Writer
 from flywheel.lever import Lever, canonical, fingerprint, null_lever
 from flywheel.loop import judge
 from flywheel.ruler import Ruler
