@@ -136,6 +136,11 @@ def plan_block(ledger: Ledger, step: NextBlock, *, now_utc: str) -> None:
                 models.screen_plan, block_id=step.block_id,
                 mate_id=None if mate is None else mate.variant_id, created_utc=now_utc,
             )
+        if step.opens_with is not None:
+            writer.append(
+                models.screen_opening, block_id=step.block_id, run_id=step.opens_with,
+                created_utc=now_utc,
+            )
 
 
 def _append_variant(
@@ -220,7 +225,7 @@ def enter(
         if record is None:
             return _void(writer, block, end.code or end.outcome, end.detail, end.outcome, now_utc)
         loads = 1 if block.hot else 4
-        earlier = [r for r in block.runs if r.id != run_id]
+        earlier = [r for r in block.loads if r.id != run_id]
         if len(earlier) + 1 < loads:
             return Entered(block.id)
         records = _records(writer, earlier, reread)

@@ -63,7 +63,6 @@ class Night:
         self.doing_since_utc = self.session.started_utc
         self.run_id: str | None = None
         self._lease: Lease | None = None
-        self._fingerprints: dict[str, dict[str, str]] = {}
         self.turn = Turn(
             order, self.session, wishes, clock, load_s=self._load_s, tell=self._tell
         )
@@ -112,6 +111,7 @@ class Night:
                 effective=self._effective(),
                 kinds=KINDS,
                 settled=standing.settled(self.ledger),
+                now_utc=self._now(),
             )
             if isinstance(step, plan.Stop):
                 if "error budget" in step.reason:
@@ -166,7 +166,7 @@ class Night:
         """One engine run.  True: it was good; False: its block is void; a wish: stop."""
         with self.ledger.reading() as connection:
             guard = guard_of(connection, self.order)
-        known = self._fingerprints.get(step.block_id)
+            known = views.fingerprints(connection, step.block_id)
         manifest = plan_manifest(
             self.order, step, load, known, now_utc=self._now(), guard=guard,
             campaign=self._view().campaign,
@@ -259,9 +259,6 @@ class Night:
         return got.record is not None and entered.void is None
 
     def _enter(self, manifest: Manifest, got: ingest.Ingested) -> judge.Entered:
-        if got.record is not None and manifest.block_id is not None:
-            known = self._fingerprints.setdefault(manifest.block_id, {})
-            known.update({arm.name: arm.fingerprint for arm in got.record.header.arms})
         entered, complaint = entry.enter(
             self.ledger, manifest.run_id, got, now_utc=self._now()
         )

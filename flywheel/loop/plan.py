@@ -20,6 +20,7 @@ from flywheel.best import Best
 from flywheel.ledger.rows import BlockRow, CampaignRow, VariantRow, View
 from flywheel.lever import KINDS, Lever, null_lever
 from flywheel.loop.ablation import ablation
+from flywheel.loop.bracket import opened
 from flywheel.loop.eligible import Candidate, Ineligible, admit
 from flywheel.loop.halting import Evidence, alarms, null_alarm
 from flywheel.loop.step import Load, Mate, NextBlock, PricedOut, Step, Stop
@@ -45,13 +46,15 @@ def next_step(
     effective: Mapping[str, Mapping[str, Any]] | None = None,
     kinds: Collection[str] = KINDS,
     settled: Collection[Evidence] = (),
+    now_utc: str | None = None,
 ) -> Step:
     """The next thing to do.
 
     `effective` maps stored requested configurations to what the engine made of them (so that a
     lever at a default is recognised as being in the incumbent already). `closing` stops new
     levers and only finishes with the headline measurement. `settled` is the evidence of halts that
-    were resumed. Raises LedgerError without a campaign.
+    were resumed. `now_utc` tells how old the last load is; None: it has just ended. Raises
+    LedgerError without a campaign.
     """
     best = best_of.fold(view)
     campaign = view.campaign
@@ -95,7 +98,7 @@ def next_step(
         return _open(view, campaign, best, undo, "lever", f"ablation: {undo.claim}")
     if not ready:
         return Stop(_dry(refused))
-    return _lever_step(view, campaign, best, ready)
+    return _lever_step(view, campaign, best, ready, now_utc)
 
 
 def halted(
@@ -135,6 +138,7 @@ def _again(view: View, variant: VariantRow, block: BlockRow) -> NextBlock:
         block.hot, block.pattern, block.seed, block.number, block.why, False, False,
         variant.from_decision, block.runs, block.screen,
         None if mate is None else Mate(mate.id, mate.lever, mate.candidate),
+        None if block.opening is None else block.opening.id,
     )
 
 
@@ -258,7 +262,11 @@ def _anchor(view: View, campaign: CampaignRow, best: Best, *, last: bool) -> Nex
 
 
 def _lever_step(
-    view: View, campaign: CampaignRow, best: Best, ready: Sequence[Candidate]
+    view: View,
+    campaign: CampaignRow,
+    best: Best,
+    ready: Sequence[Candidate],
+    now_utc: str | None,
 ) -> NextBlock | PricedOut:
     for candidate in ready:
         if (priced := _priced(view, campaign, best, candidate.lever)) is not None:
@@ -268,7 +276,7 @@ def _lever_step(
     order = sorted(ranked(view, ready), key=lambda c: c[0].lever.group not in begun)
     first, why = order[0]
     if not first.confirm and (screened := _screen_step(view, campaign, best, order)) is not None:
-        return screened
+        return opened(view, screened, now_utc)
     return _open(view, campaign, best, first.lever, "lever", why)
 
 
