@@ -16,7 +16,7 @@ from flywheel.ledger import models, views
 from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
 from flywheel.ledger.store import Ledger, Writer, log_text
 from flywheel.lever import Lever, canonical
-from flywheel.loop.step import NextBlock, PricedOut
+from flywheel.loop.step import MATE_SLOT, NextBlock, PricedOut
 from flywheel.loop.verdicts import append_calibration, append_decision, close_screened, consider
 from flywheel.ruler import differences, of_header
 from flywheel.run.manifest import Manifest
@@ -33,8 +33,6 @@ from flywheel.statistics.screen import Screened, screen, screen_hot, spread_know
 
 Parse = Callable[[str, Manifest], "RunRecord | Refusal"]
 _INCUMBENT_GATE = re.compile(r"\barm A\b")
-# Where a screen's second candidate runs.
-MATE_SLOT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ def plan_block(ledger: Ledger, step: NextBlock, *, now_utc: str) -> None:
         if (mate := step.mate) is not None:
             _append_variant(
                 writer, mate.variant_id, mate.lever, step.purpose, step.incumbent, mate.candidate,
-                step.from_decision, step.why, now_utc,
+                step.from_decision, f"screen, with {step.lever.name}", now_utc,
             )
         writer.append(
             models.block_plan,

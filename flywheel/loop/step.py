@@ -10,8 +10,9 @@ from flywheel.ledger.rows import RunRow
 from flywheel.lever import Lever
 from flywheel.statistics.block import CANDIDATE, INCUMBENT
 
-# The arm of a screen's second candidate.
+# The arm of a screen's second candidate, and the slot of its load.
 MATE = "C"
+MATE_SLOT = 2
 
 
 @dataclass(frozen=True, slots=True)

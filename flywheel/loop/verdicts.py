@@ -215,7 +215,8 @@ def prediction_miss(predicted: float, verdict: Verdict) -> str | None:
         return None
     low, high = gain_fraction(verdict.band.low), gain_fraction(verdict.band.high)
     if high < predicted / 2:
-        return f"predicted {predicted * 100:.3g} %, worth less than {high * 100:.2g} %: over 2x off"
+        word = "worth less than" if high >= 0 else "costs more than"
+        return f"predicted {predicted * 100:.3g} %, {word} {abs(high) * 100:.2g} %: over 2x off"
     if low > predicted * 2:
         return f"predicted {predicted * 100:.3g} %, worth over {low * 100:.2g} %: over 2x off"
     return None
