@@ -14,6 +14,7 @@ from typing import Any
 
 from flywheel import best
 from flywheel.box.clock import Clock, count, span_text, utc_text
+from flywheel.box.energy import Meter
 from flywheel.box.lease import Lease
 from flywheel.display import narrate
 from flywheel.display.panel import STYLES, Display
@@ -182,10 +183,12 @@ class Night:
             progress=Progress(),
         )
         self._entered = {"room": self.room.enter()}
-        attended = self._launch_and_attend(run_dir, manifest)
+        meter = Meter()
+        attended = self._launch_and_attend(run_dir, manifest, meter)
+        self._entered["energy_j"] = meter.read()
         return self._finish(run_dir, manifest, attended)
 
-    def _launch_and_attend(self, run_dir: Path, manifest: Manifest) -> Attended:
+    def _launch_and_attend(self, run_dir: Path, manifest: Manifest, meter: Meter) -> Attended:
         child = None
         try:
             launch.prepare(run_dir, manifest)
@@ -198,16 +201,22 @@ class Night:
             with contextlib.suppress(OSError):
                 launch.disown(run_dir)
             return Attended(launch.RunState("unclaimed", None, None, None))
-        attended = self._attend(run_dir, manifest, child)
+        attended = self._attend(run_dir, manifest, child, meter)
         if attended.state is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(REAP_S)
         return attended
 
     def _attend(
-        self, run_dir: Path, manifest: Manifest, child: subprocess.Popen[bytes] | None = None
+        self,
+        run_dir: Path,
+        manifest: Manifest,
+        child: subprocess.Popen[bytes] | None = None,
+        meter: Meter | None = None,
     ) -> Attended:
         def show(progress: Progress) -> None:
+            if meter is not None:
+                meter.look()
             self.display.show(progress=progress, time_left_s=self.wishes.left_s())
 
         return attend(
