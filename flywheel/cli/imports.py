@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.text import Text
 
+from flywheel.box.clock import count
 from flywheel.cli.terminal import FAILED, JsonOption, LedgerOption, console, emit, ledger_path
 from flywheel.errors import UsageError
 
@@ -220,7 +221,7 @@ def _print(result: dict[str, Any]) -> None:
     name = Path(result["file"]).name
     if result["outcome"] == "refused":
         first, *more = [f"{r['code']}: {r['detail']}" for r in result["reasons"]]
-        also = f" (and {len(more)} more reasons)" if more else ""
+        also = f" (and {count(len(more), 'more reason')})" if more else ""
         out.print(Text(f"{name}  refused ({result['ledger']})  {first}{also}", style="red"))
         return
     said = summary(result["facts"], result["kind"])

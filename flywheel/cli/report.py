@@ -13,6 +13,7 @@ import typer
 
 from flywheel.box.clock import SystemClock
 from flywheel.cli import levers as cli_levers
+from flywheel.cli import paper
 from flywheel.cli.terminal import (
     FAILED,
     JsonOption,
@@ -137,6 +138,8 @@ def run_(
     from flywheel.ledger.store import log_text
     from flywheel.report import find, run_page, tables
 
+    if log and config:
+        raise UsageError("--log and --config print different files; give one of them.")
     path, json_ = _asked(context, ledger, json_)
     with _reading(path) as connection:
         found = find.run(views.load(connection), run_id)
@@ -212,7 +215,7 @@ def _show(document: Document, html_path: Path | None, *, json_: bool) -> None:
     if html_path is not None:
         from flywheel.report import html
 
-        _write(html_path, html.render(document))
+        paper.write(html_path, html.render(document))
     if not json_:
         from flywheel.report import tables
 
@@ -258,26 +261,11 @@ def _project(path: Path, folder: Path, *, check: bool) -> list[str]:
 
     with _reading(path) as connection:
         texts = markdown.texts(connection, cli_levers.known(path))
-    stale = [name for name, text in texts.items() if _stale(folder / name, text)]
+    stale = [name for name, text in texts.items() if paper.stale(folder / name, text)]
     if not check:
         for name in stale:
-            _write(folder / name, texts[name])
+            paper.write(folder / name, texts[name])
     return stale
-
-
-def _stale(path: Path, text: str) -> bool:
-    try:
-        return path.read_text(encoding="utf-8") != text
-    except (OSError, ValueError):
-        return True
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def _config(run_id: str, config: object) -> object:
