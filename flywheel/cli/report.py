@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flywheel.box.clock import SystemClock
-from flywheel.cli import levers as cli_levers
-from flywheel.cli import paper
+from flywheel.cli import levers as cli_levers, paper
 from flywheel.cli.terminal import (
     FAILED,
     JsonOption,
