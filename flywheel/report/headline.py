@@ -64,12 +64,14 @@ def canaries(scope: Scope) -> Figure:
 
 
 def _spread(scope: Scope) -> str:
+    """Of null levers where there are any: a lever may be unsteady without the box being so."""
     measured = [(v, b) for v in scope.variants() for b in scope.blocks(v) if b.estimate]
     nulls = [b for v, b in measured if v.null]
     newest = nulls[-1] if nulls else newest_timed(scope.view)
     if newest is None or newest.estimate is None:
         return ""
-    within = _rms([b.estimate.within_sd for _, b in measured if b.estimate])
+    looked_at = nulls or [b for _, b in measured]
+    within = _rms([b.estimate.within_sd for b in looked_at if b.estimate])
     text = f" · spread {spread_words(within)} within a load"
     between = spread_between(scope.view, newest)
     return text if between is None else f"{text}, {spread_words(between)} between loads"
