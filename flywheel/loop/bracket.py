@@ -34,6 +34,13 @@ def opened(view: View, step: NextBlock, now_utc: str | None) -> NextBlock:
     return replace(step, opens_with=closing.id)
 
 
+def outdated(view: View, step: NextBlock, now_utc: str) -> bool:
+    """Whether a planned screen waited so long for its turn that it must pay for its first load."""
+    if step.opens_with is None or not step.new_block:
+        return False
+    return opened(view, replace(step, opens_with=None), now_utc).opens_with is None
+
+
 def _fresh(run: RunRow, now_utc: str) -> bool:
     now, ended = (datetime.fromisoformat(t) for t in (now_utc, run.ended_utc))
     return 0 <= (now - ended).total_seconds() <= max(FRESH_S, FRESH_LOADS * run.wall_s)

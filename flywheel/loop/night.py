@@ -23,7 +23,7 @@ from flywheel.errors import FlywheelError, LaunchError, LedgerBusy, LedgerError,
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import entry, epoch, handover, judge, pace, plan, standing
+from flywheel.loop import bracket, entry, epoch, handover, judge, pace, plan, standing
 from flywheel.loop.attend import Attended, attend
 from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, plan_manifest, write_best
 from flywheel.loop.room import Room
@@ -131,6 +131,8 @@ class Night:
         loads = step.loads()
         if (wish := self._begin(step, len(loads))) is not None:
             return wish
+        if bracket.outdated(self._view(), step, self._now()):
+            return None
         judge.plan_block(self.ledger, step, now_utc=self._now())
         self.display.show(
             headline=f"{step.purpose} · block {step.block_id}",

@@ -21,7 +21,7 @@ from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.rows import BlockRow, VariantRow, View
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import judge, plan
+from flywheel.loop import bracket, judge, plan
 from flywheel.run import lineage
 from flywheel.run.record import RunRecord
 from flywheel.statistics.campaign import QUICK
@@ -350,3 +350,24 @@ def test_a_load_knows_the_fingerprints_of_the_loads_before_it(ledger: Ledger) ->
     block = in_a_row(ledger)[1]
     with ledger.reading() as connection:
         assert set(views.fingerprints(connection, block.id)) == {"A", "B", "C"}
+
+
+def test_a_screen_that_waited_for_its_turn_is_planned_again(ledger: Ledger) -> None:
+    levers = [cold(f"x{i}") for i in range(6)]
+    world = World({f'{{"x{i}":"on"}}': 0.2 for i in range(6)}, load_sd=0.004)
+    while not isinstance(step := plan.next_step(see(ledger), levers), plan.NextBlock) or (
+        step.opens_with is None
+    ):
+        play(ledger, step, world)
+    soon, late = "2026-11-28T22:01:00Z", "2026-11-29T22:00:00Z"
+    assert not bracket.outdated(see(ledger), step, soon)
+    assert bracket.outdated(see(ledger), step, late)
+    again = plan.next_step(see(ledger), levers, now_utc=late)
+    assert isinstance(again, plan.NextBlock)
+    assert (again.lever, again.opens_with) == (step.lever, None)
+    assert not bracket.outdated(see(ledger), again, late)
+    judge.plan_block(ledger, step, now_utc=soon)
+    going = plan.next_step(see(ledger), levers, now_utc=late)
+    assert isinstance(going, plan.NextBlock)
+    assert going.opens_with == step.opens_with
+    assert not bracket.outdated(see(ledger), going, late)
