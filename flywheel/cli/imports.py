@@ -115,6 +115,8 @@ def compare(
             {"category": c, "left": a, "right": b, "change": d} for c, a, b, d in rows]})
         return 0
     out = console()
+    out.print(Text(f"left   {left}\nright  {right}"))
+    out.print(Text(f"{'category':16} {'left':>7} {'right':>7}  {'change':>8}", style="bold"))
     for name, a, b, change in rows:
         out.print(f"{name:16} {a:7.3f} {b:7.3f}  {change * 100:+6.1f} %")
     out.print("tokens per forward, past the end of sequence on most prompts: not a tau")
