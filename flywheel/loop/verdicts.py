@@ -11,7 +11,7 @@ from flywheel.ledger import models, views
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.ledger.store import Writer
 from flywheel.lever import canonical, fingerprint
-from flywheel.loop.plan import null_alarm
+from flywheel.loop.halting import null_alarm
 from flywheel.statistics.band import effect_band, gain_fraction, log_gain, pool
 from flywheel.statistics.campaign import Budget, Settings
 from flywheel.statistics.decide import Z_POWER, Evidence, Rule, Verdict, decide, percent, span

@@ -18,6 +18,7 @@ from flywheel.ledger.store import Ledger, log_text
 from flywheel.lever import KINDS, Lever
 from flywheel.loop import plan
 from flywheel.loop.eligible import admit
+from flywheel.loop.ranking import ranked
 from flywheel.report.compose import Around, build
 from flywheel.report.detail import NEWEST, best_runs
 from flywheel.report.document import Document, HaltLine, QueueLine
@@ -91,7 +92,7 @@ def gather(
     step = plan.next_step(view, levers, effective=found.effective, settled=found.settled)
     ready, refused = admit(view, levers, found.best, found.effective, KINDS)
     queue = [QueueLine(c.lever.name, c.lever.label(), why)
-             for c, why in plan.ranked(view, ready)[:QUEUE_SHOWN]]
+             for c, why in ranked(view, ready)[:QUEUE_SHOWN]]
     notes = [r.reason for r in refused if "same change" in r.reason or "closed by" in r.reason]
     said = describe(step)
     if standing:
