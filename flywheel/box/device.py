@@ -135,6 +135,11 @@ def _uuid(nvml: Any, index: int) -> str | None:
     return _try(lambda: _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))))
 
 
+def _uuids(nvml: Any) -> list[str | None]:
+    count = _try(lambda: int(nvml.nvmlDeviceGetCount())) or 0
+    return [_uuid(nvml, index) for index in range(count)]
+
+
 def key() -> str:
     """The name of this box's device: the GPU's uuid, or ``cpu`` where no GPU may be used."""
     asked = _asked()
@@ -143,10 +148,28 @@ def key() -> str:
     with driver() as nvml:
         if nvml is None:
             return CPU
-        count = _try(lambda: int(nvml.nvmlDeviceGetCount())) or 0
-        uuids = [_uuid(nvml, index) for index in range(count)]
+        uuids = _uuids(nvml)
     index = visible(uuids, asked)
     return CPU if index is None else uuids[index] or f"GPU-{index}"
+
+
+def energy_mj() -> int | None:
+    """Millijoules that this environment's GPU took since its driver was loaded; None: not told.
+
+    A part of a GPU has no counter of its own.
+    """
+    asked = _asked()
+    if asked is not None and asked.startswith("MIG-"):
+        return None
+    with driver() as nvml:
+        index = None if nvml is None else visible(_uuids(nvml), asked)
+        if nvml is None or index is None:
+            return None
+        return _try(
+            lambda: int(
+                nvml.nvmlDeviceGetTotalEnergyConsumption(nvml.nvmlDeviceGetHandleByIndex(index))
+            )
+        )
 
 
 def mine(found: Sequence[Gpu]) -> Gpu | None:

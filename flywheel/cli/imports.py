@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.text import Text
 
+from flywheel.box.clock import count
 from flywheel.cli.terminal import FAILED, JsonOption, LedgerOption, console, emit, ledger_path
 from flywheel.errors import UsageError
 
@@ -77,15 +78,15 @@ def list_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -
     Example: flywheel import list --ledger foreign.db
     """
     from flywheel.foreign.history import imported
+    from flywheel.report.imported import line
 
     found = _reading(ledger_path(ledger), imported)
     if json_:
         emit([_told(one) for one in found])
         return 0
-    for one in found:
-        label = one.ruler.label if one.ruler else one.kind
-        said = _summary(one.facts, one.kind) if one.refusal is None else f"refused: {one.refusal}"
-        console().print(Text(f"{one.sha256[:8]}  {one.name}  [{label}]  {said}"))
+    for one in map(line, found):
+        label = one.ruler or one.kind
+        console().print(Text(f"{one.sha256[:8]}  {one.name}  [{label}]  {one.said}"))
     return 0
 
 
@@ -114,6 +115,8 @@ def compare(
             {"category": c, "left": a, "right": b, "change": d} for c, a, b, d in rows]})
         return 0
     out = console()
+    out.print(Text(f"left   {left}\nright  {right}"))
+    out.print(Text(f"{'category':16} {'left':>7} {'right':>7}  {'change':>8}", style="bold"))
     for name, a, b, change in rows:
         out.print(f"{name:16} {a:7.3f} {b:7.3f}  {change * 100:+6.1f} %")
     out.print("tokens per forward, past the end of sequence on most prompts: not a tau")
@@ -214,37 +217,22 @@ def _judged(found: Reading) -> dict[str, Any]:
 
 
 def _print(result: dict[str, Any]) -> None:
+    from flywheel.report.imported import summary
+
     out = console()
     name = Path(result["file"]).name
     if result["outcome"] == "refused":
         first, *more = [f"{r['code']}: {r['detail']}" for r in result["reasons"]]
-        also = f" (and {len(more)} more reasons)" if more else ""
+        also = f" (and {count(len(more), 'more reason')})" if more else ""
         out.print(Text(f"{name}  refused ({result['ledger']})  {first}{also}", style="red"))
         return
-    summary = _summary(result["facts"], result["kind"])
-    out.print(Text(f"{name}  ok ({result['ledger']})  {summary}"))
+    said = summary(result["facts"], result["kind"])
+    out.print(Text(f"{name}  ok ({result['ledger']})  {said}"))
     for verdict in result.get("verdicts", ()):
         out.print(Text(f"  {verdict['world']:13} {verdict['arm']}: {verdict['sentence']}"))
     for head, kept in result.get("floors", {}).items():
         for sentence in kept:
             out.print(Text(f"  floor of {head}: {sentence}"))
-
-
-def _summary(facts: Any, kind: str) -> str:
-    if kind == "guard":
-        freed = facts["kills_that_freed_nothing"]
-        named = "".join(f"; {sentence}" for sentence in freed)
-        return f"{facts['sessions']} sessions, {facts['kills']} kills{named}"
-    if kind == "arms":
-        flips = ", ".join(facts["flips"]) or "none"
-        return f"{facts['arms']} arms; verdicts that the rule would not have given: {flips}"
-    return (
-        f"{facts['tokens_per_forward_mean_of_exact_ratios']:.4f} tokens/forward (mean of ratios; "
-        f"{facts['tokens_per_forward_mean_of_printed_2dp']:.7g} of printed ones, "
-        f"{facts['tokens_per_forward_pooled']:.4f} pooled), "
-        f"{facts['tok_s_mean_of_printed_2dp']:.7g} tok/s, plain {facts['ar_tok_s']:.4g}; "
-        f"no tau: {facts['decodes_past_eos']} of {facts['suite_prompts']} prompts past their end"
-    )
 
 
 def _told(one: Imported) -> dict[str, Any]:

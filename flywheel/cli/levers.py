@@ -12,6 +12,7 @@ from rich.text import Text
 
 import experiments
 from flywheel import declared
+from flywheel.cli import paper
 from flywheel.cli.terminal import (
     FAILED,
     JsonOption,
@@ -210,12 +211,9 @@ def write(
     finally:
         opened.close()
     text = levers_md.render(view, known(ledger_file), levers_md.resolved(view, effective))
-    try:
-        stale = not path.is_file() or path.read_text(encoding="utf-8") != text
-        if stale and not check:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
+    stale = paper.stale(path, text)
+    if stale and not check:
+        paper.write(path, text)
     if json_:
         emit({"path": str(path), "stale": stale, "written": stale and not check})
     else:

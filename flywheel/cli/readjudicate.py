@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from flywheel.statistics.decide import Rule
 
 
+# What the fields of a rule in a file must be, where that is not any number.
+_KINDS: Mapping[str, tuple[type, ...]] = {"n_min": (int,), "n_max": (int,), "version": (str,)}
+
+
 def readjudicate(
     ledger: LedgerOption = Path("ledger.db"),
     rule: Annotated[
@@ -110,6 +114,13 @@ def _of_file(path: Path) -> dict[str, Any]:
     known = {f.name for f in fields(Rule)}
     if not isinstance(value, dict) or not value or set(value) - known:
         raise UsageError(f"{path} must hold an object with some of: {', '.join(sorted(known))}.")
+    for name, one in value.items():
+        kinds = _KINDS.get(name, (int, float))
+        unguarded = one is None and name in ("tau", "memory")
+        if not unguarded and (isinstance(one, bool) or not isinstance(one, kinds)):
+            wanted = {str: "text", int: "a whole number"}.get(kinds[0], "a number")
+            wanted = wanted if len(kinds) == 1 else "a number"
+            raise UsageError(f"{path}: {name} must be {wanted}, not {json.dumps(one)}.")
     return value
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flywheel.box.clock import SystemClock
-from flywheel.cli import levers as cli_levers
+from flywheel.cli import levers as cli_levers, paper
 from flywheel.cli.terminal import (
     FAILED,
     JsonOption,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from flywheel.report.document import Document
+    from flywheel.report.imported import ImportedLine
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -67,8 +69,13 @@ def report(
             stream.reconfigure(errors="replace")
     stale = [] if md_path is None else _project(path, md_path, check=check)
     body: dict[str, object] = {} if md_path is None else {"stale": stale}
-    # Imported history alone has projections, but no night to tell of.
-    if md_path is None or html_path is not None or _has_campaign(path):
+    imported = _without_campaign(path)
+    if html_path is None and imported is not None and (imported or md_path is not None):
+        # There are projections and files to list, but no night to tell of.
+        body |= {"campaign": None, "imported": [asdict(one) for one in imported]}
+        if not json_:
+            _show_imported(imported)
+    else:
         document = _document(path, since, with_evidence=html_path is not None)
         body |= document.as_dict() if json_ else {}
         _show(document, html_path, json_=json_)
@@ -130,6 +137,8 @@ def run_(
     from flywheel.ledger.store import log_text
     from flywheel.report import find, run_page, tables
 
+    if log and config:
+        raise UsageError("--log and --config print different files; give one of them.")
     path, json_ = _asked(context, ledger, json_)
     with _reading(path) as connection:
         found = find.run(views.load(connection), run_id)
@@ -205,18 +214,30 @@ def _show(document: Document, html_path: Path | None, *, json_: bool) -> None:
     if html_path is not None:
         from flywheel.report import html
 
-        _write(html_path, html.render(document))
+        paper.write(html_path, html.render(document))
     if not json_:
         from flywheel.report import tables
 
         tables.render(document)
 
 
-def _has_campaign(path: Path) -> bool:
+def _without_campaign(path: Path) -> tuple[ImportedLine, ...] | None:
+    """The imported files of a ledger without a campaign of ours; None of any other ledger."""
+    from flywheel.foreign import history
     from flywheel.ledger import views
+    from flywheel.report.imported import line
 
     with _reading(path) as connection:
-        return views.newest_campaign(connection) is not None
+        if views.newest_campaign(connection) is not None:
+            return None
+        return tuple(map(line, history.imported(connection)))
+
+
+def _show_imported(imported: Sequence[ImportedLine]) -> None:
+    from flywheel.report import tables
+
+    out = console()
+    tables.show(tables.imported_lines(imported, tables.page_of(out)), out)
 
 
 def _document(path: Path, since: str | None, *, with_evidence: bool) -> Document:
@@ -239,26 +260,11 @@ def _project(path: Path, folder: Path, *, check: bool) -> list[str]:
 
     with _reading(path) as connection:
         texts = markdown.texts(connection, cli_levers.known(path))
-    stale = [name for name, text in texts.items() if _stale(folder / name, text)]
+    stale = [name for name, text in texts.items() if paper.stale(folder / name, text)]
     if not check:
         for name in stale:
-            _write(folder / name, texts[name])
+            paper.write(folder / name, texts[name])
     return stale
-
-
-def _stale(path: Path, text: str) -> bool:
-    try:
-        return path.read_text(encoding="utf-8") != text
-    except (OSError, ValueError):
-        return True
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def _config(run_id: str, config: object) -> object:

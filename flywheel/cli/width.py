@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flywheel.cli import paper
 from flywheel.cli.terminal import JsonOption, LedgerOption, console, emit, ledger_path, open_ledger
 from flywheel.errors import UsageError
 
@@ -38,6 +39,8 @@ def width(
 
     from flywheel.width import page
 
+    if imported is not None and profile is not None:
+        raise UsageError("--imported and --profile name different logs; give one of them.")
     # As `report --ledger X width` or as `report width --ledger X`.
     before, before_json = context.obj or (ledger_path(ledger), False)
     source = context.get_parameter_source("ledger")
@@ -46,10 +49,7 @@ def width(
         ledger_path(ledger) if given else before, imported)
     made = page.width_page(found)
     if html_path is not None:
-        try:
-            html_path.write_text(page.html(made), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{html_path} cannot be written: {error.strerror}.") from error
+        paper.write(html_path, page.html(made))
     if json_ or before_json:
         emit(made.as_dict())
         return 0

@@ -11,7 +11,8 @@ import sys
 from flywheel.doctor.check import FAIL, WARN, Check, fine
 
 PYTHON_LEAST = (3, 11)
-SQLITE_LEAST = (3, 37, 0)
+# JSON functions are part of every build since then, and the ledger's triggers need them.
+SQLITE_LEAST = (3, 38, 0)
 # A cold disk may need longer; the other checks must not wait for that.
 TORCH_TIMEOUT_S = 8.0
 OPEN_FILES_LEAST = 1024
@@ -29,11 +30,11 @@ def check_python(version: tuple[int, ...]) -> Check:
 
 
 def check_sqlite(version: tuple[int, ...]) -> Check:
-    """Strict tables came with SQLite 3.37."""
+    """Strict tables came with SQLite 3.37, JSON in every build with 3.38."""
     said = ".".join(map(str, version))
     if version < SQLITE_LEAST:
         return Check(
-            "sqlite", FAIL, f"{said}; 3.37 or newer is needed",
+            "sqlite", FAIL, f"{said}; 3.38 or newer is needed",
             "use a Python that was built with a newer SQLite",
         )  # fmt: skip
     return fine("sqlite", said)

@@ -3,6 +3,7 @@
     ruler, campaign, lever -> variant -> block_plan -> run -> run_end -> log, arm, measurement
                               variant -> block (the estimate) -> decision -> finding
     block_plan -> screen_plan -> screen: a look before a confirmation, which lends no estimate
+    screen_plan -> screen_opening -> run: the load of an earlier screen that this one begins with
     run -> halt -> resume; takeover stands alone
     foreign_log -> foreign_reading -> foreign_measurement, foreign_verdict (imported history)
 
@@ -238,6 +239,14 @@ screen_plan = _table(
     Column("block_id", Text, ForeignKey("block_plan.id"), primary_key=True),
     # A cold screen holds two candidates between two incumbents: the block's own, and its mate.
     Column("mate_id", Text, ForeignKey("variant.id")),
+    Column("created_utc", Text, nullable=False),
+)
+
+# A screen that follows another at once begins with the incumbent that closed that one.
+screen_opening = _table(
+    "screen_opening",
+    Column("block_id", Text, ForeignKey("screen_plan.block_id"), primary_key=True),
+    Column("run_id", Text, ForeignKey("run.id"), nullable=False),
     Column("created_utc", Text, nullable=False),
 )
 

@@ -54,11 +54,11 @@ def rebuild(ledger: Ledger, *, reread: Parse = parse) -> Rebuilt:
         def records(block: BlockRow) -> list[RunRecord]:
             nonlocal logs
             out = []
-            for run in block.runs:
+            for run in block.loads:
                 text = log_text(connection, run.id)
                 manifest = Manifest.from_json(views.manifest(connection, run.id))
                 read = None if text is None else reread(text, manifest)
-                logs += text is not None
+                logs += text is not None and run.block_id == block.id
                 if isinstance(read, RunRecord):
                     out.append(read)
                 else:
@@ -96,7 +96,7 @@ def _estimate(
 
 def _screened_otherwise(view: View, block: BlockRow, records: list[RunRecord]) -> list[str]:
     """What a screen's logs say now that its stored answers do not."""
-    if len(records) != len(block.runs):
+    if len(records) != len(block.loads):
         return []
     metric, first = view.variant(block.variant_id).lever.metric, block.answers[0]
     campaign_id = view.variant(block.variant_id).campaign_id

@@ -49,7 +49,8 @@ class ScreenRow:
 class BlockRow:
     """A planned block, its runs, and its estimate or the reason why it is void.
 
-    A `screen` has `answers` in the place of an estimate; `mate_id` is the other variant in it.
+    A `screen` has `answers` in the place of an estimate; `mate_id` is the other variant in it, and
+    `opening` the earlier screen's closing load that it begins with in the place of one of its own.
     """
 
     serial: int
@@ -69,6 +70,12 @@ class BlockRow:
     screen: bool = False
     mate_id: str | None = None
     answers: tuple[ScreenRow, ...] = ()
+    opening: RunRow | None = None
+
+    @property
+    def loads(self) -> tuple[RunRow, ...]:
+        """The loads that it stands on: its own runs, after the one that it begins with."""
+        return self.runs if self.opening is None else (self.opening, *self.runs)
 
     @property
     def open(self) -> bool:

@@ -39,6 +39,18 @@ _GUARDS = (
         "a void block, or one with a run that is not ok, screens nothing",
     ),
     (
+        "screen_opening_good",
+        "screen_opening",
+        "NOT EXISTS (SELECT 1 FROM run_end WHERE run_id = NEW.run_id AND outcome = 'ok')",
+        "a run that is not ok opens no screen",
+    ),
+    (
+        "run_not_opened_twice",
+        "run",
+        "NEW.slot = 0 AND EXISTS (SELECT 1 FROM screen_opening WHERE block_id = NEW.block_id)",
+        "a screen that opens with an earlier load has no first load of its own",
+    ),
+    (
         "block_void_unmeasured",
         "block_void",
         "EXISTS (SELECT 1 FROM block WHERE block_id = NEW.block_id)",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, func, literal_column, select
@@ -34,8 +35,8 @@ from flywheel.statistics.screen import Screened
 
 __all__ = [
     "BlockRow", "CampaignRow", "DecisionRow", "FindingRow", "RunRow", "VariantRow", "View",
-    "effective_configs", "levers", "load", "manifest", "measurements", "newest_campaign",
-    "ruler_id",
+    "effective_configs", "fingerprints", "levers", "load", "manifest", "measurements",
+    "newest_campaign", "ruler_id",
 ]
 
 
@@ -99,6 +100,9 @@ def _blocks(connection: Connection, runs: Mapping[str, list[RunRow]]) -> dict[st
     guards = _guards(connection)
     mates = {r.block_id: r.mate_id for r in connection.execute(select(models.screen_plan))}
     answers = _screens(connection)
+    known = {run.id: run for found in runs.values() for run in found}
+    openings = {r.block_id: replace(known[r.run_id], slot=0)
+                for r in connection.execute(select(models.screen_opening))}
     voids = {r.block_id: r for r in connection.execute(select(models.block_void))}
     out: dict[str, list[BlockRow]] = defaultdict(list)
     for r in connection.execute(select(models.block_plan).order_by(models.block_plan.c.serial)):
@@ -115,6 +119,7 @@ def _blocks(connection: Connection, runs: Mapping[str, list[RunRow]]) -> dict[st
                 screen=r.id in mates,
                 mate_id=mates.get(r.id),
                 answers=tuple(answers.get(r.id, ())),
+                opening=openings.get(r.id),
             )
         )
     return out
@@ -214,6 +219,19 @@ def effective_configs(connection: Connection) -> dict[str, Mapping[str, Any]]:
         arm.requested
     )
     return {row[0]: json.loads(row[1]) for row in connection.execute(query)}
+
+
+def fingerprints(connection: Connection, block_id: str) -> dict[str, str]:
+    """The fingerprint of every arm that the loads of a block measured so far."""
+    opening = select(models.screen_opening.c.run_id).where(
+        models.screen_opening.c.block_id == block_id
+    )
+    query = (
+        select(models.arm.c.name, models.arm.c.fingerprint)
+        .join(models.run, models.run.c.id == models.arm.c.run_id)
+        .where((models.run.c.block_id == block_id) | models.run.c.id.in_(opening))
+    )
+    return {row.name: row.fingerprint for row in connection.execute(query)}
 
 
 def manifest(connection: Connection, run_id: str) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.box.clock import Clock, utc_text
+from flywheel.box.energy import Meter
 from flywheel.box.lease import Lease
 from flywheel.display import narrate
 from flywheel.display.panel import STYLES, Display
@@ -61,15 +62,14 @@ class Course:
         self._load_s = load_s
         self._do = do
         self._promoted = promoted
-        self._fingerprints: dict[str, dict[str, str]] = {}
         self._entered: dict[str, Any] = {}
 
     def run(self, step: plan.NextBlock, load: plan.Load) -> Wish | bool:
         """One engine run.  True: it was good; False: its block is void; a wish: stop."""
         with self._ledger.reading() as connection:
             guard = guard_of(connection, self._order)
+            known = views.fingerprints(connection, step.block_id)
             campaign = views.load(connection).campaign
-        known = self._fingerprints.get(step.block_id)
         manifest = plan_manifest(
             self._order, step, load, known, now_utc=utc_text(self._clock.now()), guard=guard,
             campaign=campaign,
@@ -86,14 +86,16 @@ class Course:
             progress=Progress(),
         )
         self._entered = {"room": self._room.enter()}
-        attended = self._launch_and_attend(run_dir, manifest)
+        meter = Meter()
+        attended = self._launch_and_attend(run_dir, manifest, meter)
+        self._entered["energy_j"] = meter.read()
         return self._finish(run_dir, manifest, attended)
 
     def adopt(self, run_dir: Path, manifest: Manifest) -> Wish | bool:
         """A run that an earlier session began: attend it if it lives, enter it in any case."""
         return self._finish(run_dir, manifest, self._attend(run_dir, manifest))
 
-    def _launch_and_attend(self, run_dir: Path, manifest: Manifest) -> Attended:
+    def _launch_and_attend(self, run_dir: Path, manifest: Manifest, meter: Meter) -> Attended:
         child = None
         try:
             launch.prepare(run_dir, manifest)
@@ -106,16 +108,22 @@ class Course:
             with contextlib.suppress(OSError):
                 launch.disown(run_dir)
             return Attended(launch.RunState("unclaimed", None, None, None))
-        attended = self._attend(run_dir, manifest, child)
+        attended = self._attend(run_dir, manifest, child, meter)
         if attended.state is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(REAP_S)
         return attended
 
     def _attend(
-        self, run_dir: Path, manifest: Manifest, child: subprocess.Popen[bytes] | None = None
+        self,
+        run_dir: Path,
+        manifest: Manifest,
+        child: subprocess.Popen[bytes] | None = None,
+        meter: Meter | None = None,
     ) -> Attended:
         def show(progress: Progress) -> None:
+            if meter is not None:
+                meter.look()
             self._display.show(progress=progress, time_left_s=self._wishes.left_s())
 
         return attend(
@@ -167,9 +175,6 @@ class Course:
         return got.record is not None and entered.void is None
 
     def _enter(self, manifest: Manifest, got: ingest.Ingested) -> judge.Entered:
-        if got.record is not None and manifest.block_id is not None:
-            known = self._fingerprints.setdefault(manifest.block_id, {})
-            known.update({arm.name: arm.fingerprint for arm in got.record.header.arms})
         entered, complaint = entry.enter(
             self._ledger, manifest.run_id, got, now_utc=utc_text(self._clock.now())
         )

@@ -109,17 +109,22 @@ def _last_run(block: BlockRow) -> str | None:
 def _of_nulls(
     mine: Sequence[VariantRow], campaign: CampaignRow, settled: Collection[Evidence]
 ) -> Iterator[Alarm]:
-    """The null's alarm, over the null blocks since it was last resumed."""
-    nulls = sorted((b for v in mine if v.purpose == "null" for b in v.measured),
-                   key=lambda block: block.serial)  # fmt: skip
-    since = max((n + 1 for n, block in enumerate(nulls)
-                 if ("null_not_null", _last_run(block)) in settled), default=0)  # fmt: skip
-    if len(nulls) >= campaign.settings.calibration and (said := null_alarm(nulls[since:])):
-        yield Alarm("null_not_null", said, _last_run(nulls[-1]))
+    """The null's alarms, over the null blocks of each kind since it was last resumed.
+
+    A hot block and a cold one spread differently, so the two are never one sample.
+    """
+    settings = campaign.settings
+    for hot, wanted in ((True, settings.calibration), (False, settings.cold_calibration)):
+        nulls = sorted((b for v in mine if v.purpose == "null" for b in v.measured if b.hot is hot),
+                       key=lambda block: block.serial)  # fmt: skip
+        since = max((n + 1 for n, block in enumerate(nulls)
+                     if ("null_not_null", _last_run(block)) in settled), default=0)  # fmt: skip
+        if len(nulls) >= wanted and (said := null_alarm(nulls[since:])):
+            yield Alarm("null_not_null", said, _last_run(nulls[-1]))
 
 
 def null_alarm(nulls: Sequence[BlockRow]) -> str | None:
-    """A sentence when null blocks do not read null (two-sided t, p < 0.005); None when they do.
+    """A sentence when null blocks of one kind do not read null (two-sided t, p < 0.005), or None.
 
     The spread is that about their own mean: squares about zero would hide the very bias.
     """

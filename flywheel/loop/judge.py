@@ -17,7 +17,7 @@ from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.ledger.writer import Writer
 from flywheel.lever import Lever, canonical
-from flywheel.loop.step import NextBlock, PricedOut
+from flywheel.loop.step import MATE_SLOT, NextBlock, PricedOut
 from flywheel.loop.verdicts import append_calibration, append_decision, close_screened, consider
 from flywheel.ruler import differences, of_header
 from flywheel.run.manifest import Manifest
@@ -34,8 +34,6 @@ from flywheel.statistics.screen import Screened, screen, screen_hot, spread_know
 
 Parse = Callable[[str, Manifest], "RunRecord | Refusal"]
 _INCUMBENT_GATE = re.compile(r"\barm A\b")
-# Where a screen's second candidate runs.
-MATE_SLOT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ def plan_block(ledger: Ledger, step: NextBlock, *, now_utc: str) -> None:
         if (mate := step.mate) is not None:
             _append_variant(
                 writer, mate.variant_id, mate.lever, step.purpose, step.incumbent, mate.candidate,
-                step.from_decision, step.why, now_utc,
+                step.from_decision, f"screen, with {step.lever.name}", now_utc,
             )
         writer.append(
             models.block_plan,
@@ -136,6 +134,11 @@ def plan_block(ledger: Ledger, step: NextBlock, *, now_utc: str) -> None:
             writer.append(
                 models.screen_plan, block_id=step.block_id,
                 mate_id=None if mate is None else mate.variant_id, created_utc=now_utc,
+            )
+        if step.opens_with is not None:
+            writer.append(
+                models.screen_opening, block_id=step.block_id, run_id=step.opens_with,
+                created_utc=now_utc,
             )
 
 
@@ -221,7 +224,7 @@ def enter(
         if record is None:
             return _void(writer, block, end.code or end.outcome, end.detail, end.outcome, now_utc)
         loads = 1 if block.hot else 4
-        earlier = [r for r in block.runs if r.id != run_id]
+        earlier = [r for r in block.loads if r.id != run_id]
         if len(earlier) + 1 < loads:
             return Entered(block.id)
         records = _records(writer, earlier, reread)

@@ -17,7 +17,7 @@ from flywheel.errors import FlywheelError, LedgerBusy, LedgerError, Refused
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import epoch, handover, judge, pace, plan, standing
+from flywheel.loop import bracket, epoch, handover, judge, pace, plan, standing
 from flywheel.loop.course import Course
 from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, write_best
 from flywheel.loop.room import Room
@@ -104,6 +104,7 @@ class Night:
                 effective=self._effective(),
                 kinds=KINDS,
                 settled=standing.settled(self.ledger),
+                now_utc=self._now(),
             )
             if isinstance(step, plan.Stop):
                 if "error budget" in step.reason:
@@ -122,6 +123,8 @@ class Night:
         loads = step.loads()
         if (wish := self._begin(step, len(loads))) is not None:
             return wish
+        if bracket.outdated(self._view(), step, self._now()):
+            return None
         judge.plan_block(self.ledger, step, now_utc=self._now())
         self.display.show(
             headline=f"{step.purpose} · block {step.block_id}",

@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 from flywheel import best as best_of
@@ -20,20 +19,18 @@ from flywheel.best import Best
 from flywheel.ledger.rows import BlockRow, CampaignRow, VariantRow, View
 from flywheel.lever import KINDS, Lever, null_lever
 from flywheel.loop.ablation import ablation
+from flywheel.loop.bracket import opened
 from flywheel.loop.eligible import Candidate, Ineligible, admit
-from flywheel.loop.halting import Evidence, alarms, null_alarm
+from flywheel.loop.halting import Evidence, alarms
+from flywheel.loop.ranking import ranked
 from flywheel.loop.step import Load, Mate, NextBlock, PricedOut, Step, Stop
-from flywheel.statistics.band import Pool, log_gain, pool
+from flywheel.statistics.band import Pool, pool
 from flywheel.statistics.decide import detectable
 from flywheel.statistics.history import kind_of, series_of
 from flywheel.statistics.screen import spread_known
 
-DEFAULT_LOAD_MINUTES = 2.0
-BLOCKS_EXPECTED = 3
-
 __all__ = [
-    "Load", "NextBlock", "PricedOut", "Step", "Stop", "halted", "load_minutes", "next_step",
-    "null_alarm", "ranked", "variant_id",
+    "Load", "NextBlock", "PricedOut", "Step", "Stop", "halted", "next_step", "variant_id",
 ]
 
 
@@ -45,13 +42,15 @@ def next_step(
     effective: Mapping[str, Mapping[str, Any]] | None = None,
     kinds: Collection[str] = KINDS,
     settled: Collection[Evidence] = (),
+    now_utc: str | None = None,
 ) -> Step:
     """The next thing to do.
 
     `effective` maps stored requested configurations to what the engine made of them (so that a
     lever at a default is recognised as being in the incumbent already). `closing` stops new
     levers and only finishes with the headline measurement. `settled` is the evidence of halts that
-    were resumed. Raises LedgerError without a campaign.
+    were resumed. `now_utc` tells how old the last load is; None: it has just ended. Raises
+    LedgerError without a campaign.
     """
     best = best_of.fold(view)
     campaign = view.campaign
@@ -95,7 +94,7 @@ def next_step(
         return _open(view, campaign, best, undo, "lever", f"ablation: {undo.claim}")
     if not ready:
         return Stop(_dry(refused))
-    return _lever_step(view, campaign, best, ready)
+    return _lever_step(view, campaign, best, ready, now_utc)
 
 
 def halted(
@@ -144,6 +143,7 @@ def _again(view: View, variant: VariantRow, block: BlockRow) -> NextBlock:
         block.hot, block.pattern, block.seed, block.number, block.why, False, False,
         variant.from_decision, block.runs, block.screen,
         None if mate is None else Mate(mate.id, mate.lever, mate.candidate),
+        None if block.opening is None else block.opening.id,
     )
 
 
@@ -267,7 +267,11 @@ def _anchor(view: View, campaign: CampaignRow, best: Best, *, last: bool) -> Nex
 
 
 def _lever_step(
-    view: View, campaign: CampaignRow, best: Best, ready: Sequence[Candidate]
+    view: View,
+    campaign: CampaignRow,
+    best: Best,
+    ready: Sequence[Candidate],
+    now_utc: str | None,
 ) -> NextBlock | PricedOut:
     for candidate in ready:
         if (priced := _priced(view, campaign, best, candidate.lever)) is not None:
@@ -277,7 +281,7 @@ def _lever_step(
     order = sorted(ranked(view, ready), key=lambda c: c[0].lever.group not in begun)
     first, why = order[0]
     if not first.confirm and (screened := _screen_step(view, campaign, best, order)) is not None:
-        return screened
+        return opened(view, screened, now_utc)
     return _open(view, campaign, best, first.lever, "lever", why)
 
 
@@ -355,40 +359,6 @@ def confirmation(mine: Sequence[VariantRow], open_: Sequence[Candidate]) -> Vari
         return variant.screened.answer.gain / variant.screened.answer.sd
 
     return max(found, key=clear, default=None)
-
-
-def ranked(view: View, ready: Sequence[Candidate]) -> tuple[tuple[Candidate, str], ...]:
-    """Candidates by predicted gain per minute, best first, each with its reason.
-
-    P(win) is the mean of a Beta(1, 2) prior updated by the family's decided levers.
-    """
-    minutes = load_minutes(view)
-    scored = []
-    for candidate in ready:
-        lever = candidate.lever
-        chance = _p_win(view, lever.family) * candidate.discount
-        cost = minutes * BLOCKS_EXPECTED * (1 if lever.hot else 4)
-        why = f"P(win) {chance:.2f} x {lever.predicted_gain * 100:.3g} % / {cost:.3g} min"
-        score = chance * log_gain(lever.predicted_gain) / cost
-        scored.append((-score, lever.name, candidate, why + candidate.note))
-    scored.sort(key=lambda s: s[:2])
-    return tuple((candidate, why) for _, _, candidate, why in scored)
-
-
-def load_minutes(view: View) -> float:
-    """Median wall time of a good load so far, in minutes; a guess before the first."""
-    walls = [r.wall_s for b in view.blocks() for r in b.runs if r.outcome == "ok" and r.wall_s > 0]
-    return median(walls) / 60 if walls else DEFAULT_LOAD_MINUTES
-
-
-def _p_win(view: View, family: str) -> float:
-    decided = [
-        v.decision.promoted
-        for v in view.variants
-        if v.purpose == "lever" and v.lever.family == family
-        and v.decision is not None and v.decision.ending != "void"
-    ]
-    return (1 + sum(decided)) / (3 + len(decided))
 
 
 def _dry(refused: Sequence[Ineligible]) -> str:

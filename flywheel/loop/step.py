@@ -10,8 +10,9 @@ from flywheel.ledger.rows import RunRow
 from flywheel.lever import Lever
 from flywheel.statistics.block import CANDIDATE, INCUMBENT
 
-# The arm of a screen's second candidate.
+# The arm of a screen's second candidate, and the slot of its load.
 MATE = "C"
+MATE_SLOT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class NextBlock:
     """A block to run. `new_variant` and `new_block` say which rows are still to be appended.
 
     `done` holds the runs that this block already has (after a crash, or between cold loads). A
-    cold `screen` is A x1 x2 A: the lever's candidate, then its mate's, between two incumbents.
+    cold `screen` is A x1 x2 A: the lever's candidate, then its mate's, between two incumbents, of
+    which the first is the run `opens_with` where an earlier screen has just measured it.
     """
 
     block_id: str
@@ -57,6 +59,7 @@ class NextBlock:
     done: tuple[RunRow, ...] = ()
     screen: bool = False
     mate: Mate | None = None
+    opens_with: str | None = None
 
     @property
     def null(self) -> bool:
@@ -78,6 +81,8 @@ class NextBlock:
                 Load(i, ((name, by_name[name]),), (name, name)) for i, name in enumerate(slots)
             )
         taken = {run.slot for run in self.done}
+        if self.opens_with is not None:
+            taken.add(0)
         return tuple(load for load in planned if load.slot not in taken)
 
 

@@ -11,7 +11,7 @@ from flywheel.ledger import models, views
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.ledger.writer import Writer
 from flywheel.lever import canonical, fingerprint
-from flywheel.loop.plan import null_alarm
+from flywheel.loop.halting import null_alarm
 from flywheel.statistics.band import effect_band, gain_fraction, log_gain, pool
 from flywheel.statistics.campaign import Budget, Settings
 from flywheel.statistics.decide import Z_POWER, Evidence, Rule, Verdict, decide, percent, span
@@ -215,7 +215,8 @@ def prediction_miss(predicted: float, verdict: Verdict) -> str | None:
         return None
     low, high = gain_fraction(verdict.band.low), gain_fraction(verdict.band.high)
     if high < predicted / 2:
-        return f"predicted {predicted * 100:.3g} %, worth less than {high * 100:.2g} %: over 2x off"
+        word = "worth less than" if high >= 0 else "costs more than"
+        return f"predicted {predicted * 100:.3g} %, {word} {abs(high) * 100:.2g} %: over 2x off"
     if low > predicted * 2:
         return f"predicted {predicted * 100:.3g} %, worth over {low * 100:.2g} %: over 2x off"
     return None

@@ -22,11 +22,13 @@ from flywheel.report.document import (
     VoidRow,
 )
 from flywheel.report.evidence import Evidence, repeat_command
+from flywheel.report.imported import ImportedLine
 from flywheel.report.scope import Scope
 from flywheel.report.trace import ended, trace
-from flywheel.report.words import time_ends
+from flywheel.report.words import bound, time_ends
 from flywheel.run.measurement import Measurement
 from flywheel.statistics.band import gain_fraction
+from flywheel.width.page import WidthPage
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Around:
     notes: Sequence[str] = ()
     measured: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    imported: Sequence[ImportedLine] = ()
+    width: WidthPage | None = None
 
 
 def build(scope: Scope, around: Around) -> Document:
@@ -71,6 +75,8 @@ def build(scope: Scope, around: Around) -> Document:
         runs=tuple(run_line(v, b, r) for v in mine for b in scope.blocks(v) for r in b.runs),
         notes=tuple(around.notes),
         evidence=dict(around.evidence),
+        imported=tuple(around.imported),
+        width=around.width,
     )
 
 
@@ -129,7 +135,7 @@ def looked_at(view: View, variant: VariantRow) -> tuple[BlockRow, ...]:
 
 def block_line(block: BlockRow) -> BlockLine:
     """One block as the report shows it."""
-    runs, estimate = tuple(r.id for r in block.runs), block.estimate
+    runs, estimate = tuple(r.id for r in block.loads), block.estimate
     if estimate is None:
         return BlockLine(block.id, block.number, block.hot, ended(block), runs,
                          void_code=block.void_code, void_detail=block.void_detail,
@@ -162,7 +168,7 @@ def _said(
     if decision.ending == "promoted" and mean is not None:
         return f"{-mean * 100:+.1f} % time {time_ends(low, high)}"
     if decision.ending == "rejected" and decision.code not in ("priced_out", "regression"):
-        return "not bounded" if high is None else f"less than {high * 100:.1f} %"
+        return bound(high)
     return decision.sentence.replace("regression in", "REGRESSION in")
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import best as best_of
-from flywheel.box.clock import count
 from flywheel.errors import UsageError
 from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
 from flywheel.lever import canonical, fingerprint
 from flywheel.report import find
+from flywheel.report.compose import looked_at
 from flywheel.report.headline import fractions
 from flywheel.report.tables import Line, Page, wrapped
-from flywheel.report.words import ends
+from flywheel.report.words import ends, sample
 
 _DECISION = re.compile(r"^[Dd]?(\d+)$")
 _ARM = re.compile(r"^(r\w[\w.-]*?)(?::([A-Z]))?$")
@@ -187,20 +187,20 @@ def _worth(
         old = canonical(_resolved(variant.incumbent, effective).get(name))
         new = canonical(variant.lever.change[name])
         if (old, new) == (canonical(a), canonical(b)):
-            found.append(_measured(variant, turned=False))
+            found.append(_measured(view, variant, turned=False))
         elif (new, old) == (canonical(a), canonical(b)):
-            found.append(_measured(variant, turned=True))
+            found.append(_measured(view, variant, turned=True))
     return tuple(one for one in found if one is not None)
 
 
-def _measured(variant: VariantRow, *, turned: bool) -> Worth | None:
+def _measured(view: View, variant: VariantRow, *, turned: bool) -> Worth | None:
     made = variant.decision
     if made is None or made.band is None:
         return None
     mean, low, high = fractions(made.band)
     if turned:
         mean, low, high = _turned(mean) or 0.0, _turned(high), _turned(low)
-    runs = tuple(r.id for b in variant.measured for r in b.runs)
+    runs = tuple(r.id for b in variant.measured or looked_at(view, variant) for r in b.loads)
     return Worth(made.number, variant.id, made.ending, mean, low, high,
                  low is None or high is None, made.n, runs, turned)
 
@@ -269,5 +269,5 @@ def worth_text(worth: Worth) -> str:
     )
     return (
         f"{word} {worth.mean * sign:.1f} % {band} of the time, "
-        f"{count(worth.blocks, 'block')} ({name}{back})"
+        f"{sample(worth.blocks, measured=True)} ({name}{back})"
     )

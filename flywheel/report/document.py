@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flywheel.box.clock import count
 from flywheel.report.detail import Detail
 from flywheel.report.evidence import Evidence
+from flywheel.report.imported import ImportedLine
 from flywheel.report.trace import Trace
+from flywheel.report.words import sample
+
+if TYPE_CHECKING:
+    # The page draws with this package's plots.
+    from flywheel.width.page import WidthPage
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,7 @@ class Row:
     @property
     def sample(self) -> str:
         """What the decision stands on: `3 blocks`, or a screen, or nothing measured."""
-        if self.blocks:
-            return count(self.blocks, "block")
-        return "a screen" if self.code == "screened_out" else "no block"
+        return sample(self.blocks, measured=self.mean is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,10 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Everything that the report says. `evidence`, by run, is there for the HTML form only."""
+    """Everything that the report says.
+
+    `evidence`, by run, and `width` are there for the HTML form only.
+    """
 
     title: str
     since_utc: str | None
@@ -182,6 +188,8 @@ class Document:
     runs: tuple[RunLine, ...]
     notes: tuple[str, ...] = ()
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    imported: tuple[ImportedLine, ...] = ()
+    width: WidthPage | None = None
 
     def of(self, ending: str) -> tuple[Row, ...]:
         """Levers with that ending; canaries have their own line."""

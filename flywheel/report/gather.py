@@ -10,18 +10,24 @@ from sqlalchemy import Connection
 
 from flywheel import best as best_of
 from flywheel.best import Best
+from flywheel.errors import LedgerError
+from flywheel.foreign import history
 from flywheel.ledger import halts, views
 from flywheel.ledger.rows import RunRow
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.lever import KINDS, Lever
 from flywheel.loop import plan
 from flywheel.loop.eligible import admit
+from flywheel.loop.ranking import ranked
 from flywheel.report.compose import Around, build
 from flywheel.report.detail import NEWEST, best_runs
 from flywheel.report.document import Document, HaltLine, QueueLine
 from flywheel.report.evidence import Evidence, evidence
+from flywheel.report.imported import ImportedLine, line
 from flywheel.report.scope import Scope
 from flywheel.run.measurement import Measurement
+from flywheel.width import gather as width_gather
+from flywheel.width.page import WidthPage, width_page
 
 QUEUE_SHOWN = 5
 # A page of log lines for a whole night; each run gets its share of them.
@@ -39,6 +45,8 @@ class Material:
     settled: frozenset[tuple[str, str | None]]
     measured: Mapping[str, tuple[Measurement, ...]]
     evidence: Mapping[str, Evidence]
+    imported: tuple[ImportedLine, ...]
+    width: WidthPage | None
 
 
 def read(
@@ -62,6 +70,8 @@ def read(
         settled=halts.known(connection) - {(one.code, one.run) for one in standing},
         measured={run: views.measurements(connection, run) for run in runs},
         evidence=_evidence(connection, _shown(scope, runs)) if with_evidence else {},
+        imported=tuple(map(line, history.imported(connection))),
+        width=_width(connection) if with_evidence else None,
     )
 
 
@@ -82,13 +92,22 @@ def gather(
     step = plan.next_step(view, levers, effective=found.effective, settled=found.settled)
     ready, refused = admit(view, levers, found.best, found.effective, KINDS)
     queue = [QueueLine(c.lever.name, c.lever.label(), why)
-             for c, why in plan.ranked(view, ready)[:QUEUE_SHOWN]]
+             for c, why in ranked(view, ready)[:QUEUE_SHOWN]]
     notes = [r.reason for r in refused if "same change" in r.reason or "closed by" in r.reason]
     said = describe(step)
     if standing:
         said = f"HALTED: {standing[0].reason.rstrip('.')}; flywheel resume --why lifts it"
-    around = Around(said, queue, standing, notes, found.measured, found.evidence)
+    around = Around(said, queue, standing, notes, found.measured, found.evidence, found.imported,
+                    found.width)  # fmt: skip
     return build(found.scope, around)
+
+
+def _width(connection: Connection) -> WidthPage | None:
+    """The width analysis of the best configuration; None while none of its runs is there."""
+    try:
+        return width_page(width_gather.own(connection))
+    except LedgerError:
+        return None
 
 
 def _halts(connection: Connection) -> tuple[HaltLine, ...]:

@@ -64,12 +64,14 @@ def canaries(scope: Scope) -> Figure:
 
 
 def _spread(scope: Scope) -> str:
+    """Of null levers where there are any: a lever may be unsteady without the box being so."""
     measured = [(v, b) for v in scope.variants() for b in scope.blocks(v) if b.estimate]
     nulls = [b for v, b in measured if v.null]
     newest = nulls[-1] if nulls else newest_timed(scope.view)
     if newest is None or newest.estimate is None:
         return ""
-    within = _rms([b.estimate.within_sd for _, b in measured if b.estimate])
+    looked_at = nulls or [b for _, b in measured]
+    within = _rms([b.estimate.within_sd for b in looked_at if b.estimate])
     text = f" · spread {spread_words(within)} within a load"
     between = spread_between(scope.view, newest)
     return text if between is None else f"{text}, {spread_words(between)} between loads"
@@ -139,7 +141,7 @@ def cost(scope: Scope) -> Cost:
         not v.null and d.ending != "void" and bool(v.blocks or v.screened)
         for v, d in scope.decisions()
     )
-    joules = [j for r in runs if (j := _energy_j(r.evidence)) is not None]
+    energy = [e for r in runs if (e := _energy_j(r.evidence))]
     found = Cost(
         text="",
         wall_s=wall_s,
@@ -149,12 +151,12 @@ def cost(scope: Scope) -> Cost:
         void_s=math.fsum(r.wall_s for r in dead),
         decided=decided,
         per_decided=len(runs) / decided if decided else None,
-        energy_j=math.fsum(joules) if joules else None,
+        energy_j=math.fsum(j for e in energy for j in e.values()) if energy else None,
     )
-    return Cost(_cost_text(found, len(joules)), *(getattr(found, n) for n in found.__slots__[1:]))
+    return Cost(_cost_text(found, energy), *(getattr(found, n) for n in found.__slots__[1:]))
 
 
-def _cost_text(cost: Cost, measured: int) -> str:
+def _cost_text(cost: Cost, energy: Sequence[Mapping[str, float]]) -> str:
     parts = [minutes(cost.wall_s) + " of wall time"]
     if cost.wall_s > 0:
         parts.append(f"{min(1.0, cost.engine_s / cost.wall_s) * 100:.1f} % of it in the engine")
@@ -163,19 +165,19 @@ def _cost_text(cost: Cost, measured: int) -> str:
         parts[-1] += f", {cost.void_loads} void ({minutes(cost.void_s)})"
     if cost.per_decided is not None:
         parts.append(f"{cost.per_decided:.1f} a decided lever")
-    if cost.energy_j is None:
-        parts.append("energy not recorded")
-    else:
-        some = "" if measured == cost.loads else f" in {count(measured, 'load')}"
-        parts.append(f"{cost.energy_j / 3.6e6:.3g} kWh{some}")
+    if cost.energy_j is not None:
+        takers = " and ".join(sorted({name.upper() for e in energy for name in e}))
+        some = "" if len(energy) == cost.loads else f" in {count(len(energy), 'load')}"
+        parts.append(f"{cost.energy_j / 3.6e6:.3g} kWh of the {takers}{some}")
     return " · ".join(parts)
 
 
-def _energy_j(evidence: Mapping[str, Any]) -> float | None:
-    """Joules of one run, wherever its supervisor or its guard wrote them."""
-    left = evidence.get("exit") or {}
-    for place in (left, left.get("guard") or {}):
-        value = place.get("energy_j")
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-            return float(value)
-    return None
+def _energy_j(evidence: Mapping[str, Any]) -> dict[str, float]:
+    """Joules of one run by what took them; empty where the box told none."""
+    told = evidence.get("energy_j")
+    if not isinstance(told, dict):
+        return {}
+    return {
+        name: float(value) for name, value in told.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    }  # fmt: skip

@@ -13,8 +13,10 @@ from flywheel.lever import canonical
 from flywheel.report import html_effects, html_runs, plots
 from flywheel.report.detail import Detail
 from flywheel.report.document import Document, Figure
+from flywheel.report.imported import counted
 from flywheel.report.markup import Links, section, table, words
 from flywheel.report.tables import category_cells, detail_lines
+from flywheel.width.page import WidthPage, by_score, by_width, lines
 
 _BIG = re.compile(r"^(-?[\d.]+) (ms/token|%|h \d+ min|min|s)(?= )")
 
@@ -28,6 +30,7 @@ def render(document: Document) -> str:
         _head(document, links), _figures(document, links), effects, _voids(document, links),
         _time(document, links), _next(document), _findings(document, links), _best(document),
         "" if document.detail is None else _detail(document.detail, links),
+        "" if document.width is None else _width(document.width), _imported(document),
         html_runs.runs(document),
     ))  # fmt: skip
     # The policy lets nothing be fetched, and no script run but the page's own.
@@ -160,6 +163,28 @@ def _best(document: Document) -> str:
         '<p class="note">the engine\'s defaults, as at first</p>'
     )
     return section("Best configuration", body)
+
+
+def _width(page: WidthPage) -> str:
+    """The width analysis, less the plots that the detail has shown already."""
+    drawn = "".join(
+        f"<figure><figcaption><b>{escape(title.capitalize())}</b></figcaption>{plot}</figure>"
+        for title, plot in (by_width(page), by_score(page)) if plot
+    )
+    body = f'<div class="plots">{drawn}</div>{words(lines(page))}'
+    return section(f"Widths: {page.label}", body)
+
+
+def _imported(document: Document) -> str:
+    rows = [
+        (f"<code>{escape(one.sha256[:8])}</code>", escape(one.name), escape(one.ruler or one.kind),
+         escape(one.said))
+        for one in document.imported
+    ]
+    if not rows:
+        return ""
+    body = table(("sha256", "file", "ruler", "says"), rows, kind="stack")
+    return section(f"Imported {counted(document.imported)}", body)
 
 
 def _detail(detail: Detail, links: Links) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flywheel.box.clock import count
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.lever import Lever, fingerprint
 from flywheel.report import glyphs
@@ -14,7 +13,7 @@ from flywheel.report.compose import block_line, label_of, looked_at
 from flywheel.report.document import BlockLine
 from flywheel.report.headline import fractions
 from flywheel.report.tables import Line, Page, wrapped
-from flywheel.report.words import ends, ms, spread_words, stamp
+from flywheel.report.words import ends, ms, sample, spread_words, stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +222,10 @@ def verdict_text(verdict: Verdict) -> str:
     parts = [f"{stamp(verdict.created_utc)}  {verdict.ending}: {verdict.sentence}"]
     if verdict.mean is not None:
         band = ends(verdict.low, verdict.high)
-        parts.append(f"{verdict.mean * 100:.1f} % {band} over {count(verdict.blocks, 'block')}")
-        parts.append(f"E {verdict.e_value:.3g} at alpha {verdict.alpha_t:.3g}")
+        stands_on = sample(verdict.blocks, measured=True)
+        parts.append(f"{verdict.mean * 100:.1f} % {band} from {stands_on}")
+        if verdict.blocks:
+            parts.append(f"E {verdict.e_value:.3g} at alpha {verdict.alpha_t:.3g}")
     parts.append(f"rule {verdict.rule}")
     if verdict.superseded_by is not None:
         parts.append(f"superseded by D{verdict.superseded_by}")

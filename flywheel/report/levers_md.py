@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from flywheel import best
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.lever import Lever, canonical
+from flywheel.report.words import sample
 from flywheel.statistics.decide import percent
 
 HEAD = """# Levers
@@ -86,7 +87,8 @@ def _closed(view: View, ending: str, rows: Sequence[VariantRow]) -> str:
         assert decision is not None
         found = [f"F{f.number}" for f in view.findings if f.decision == decision.number]
         lines.append(table_row((
-            variant.lever.name, f"`{variant.lever.label()}`", _number(variant), str(decision.n),
+            variant.lever.name, f"`{variant.lever.label()}`", _number(variant),
+            str(decision.n) if decision.n else sample(0, measured=decision.band is not None),
             f"{variant.predicted_gain * 100:.3g} %",
             f"D{decision.number}, {decision.created_utc[:10]}", " ".join(found),
         )))
@@ -98,7 +100,8 @@ def _number(variant: VariantRow) -> str:
     decision = variant.decision
     assert decision is not None
     if decision.ending == "rejected" and decision.band is not None:
-        return f"{decision.sentence} (mean {percent(decision.band.mean)}, E {decision.e_value:.3g})"
+        e_value = f", E {decision.e_value:.3g}" if decision.n else ""
+        return f"{decision.sentence} (mean {percent(decision.band.mean)}{e_value})"
     if decision.ending == "promoted":
         return f"{decision.sentence}, E {decision.e_value:.3g} at alpha {decision.alpha_t:.3g}"
     return decision.sentence

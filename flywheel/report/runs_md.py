@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from flywheel.ledger.rows import BlockRow, CampaignRow, RunRow, VariantRow, View
+from flywheel.loop.step import MATE_SLOT
 from flywheel.report.levers_md import table_row
 
 HEAD = """# Runs
@@ -24,7 +25,8 @@ def render(view: View) -> str:
 
 
 def _campaign(view: View, campaign: CampaignRow) -> str:
-    rows = [(v, b, r) for v in view.of_campaign(campaign.id) for b in v.blocks for r in b.runs]
+    rows = [(_of_load(view, v, b, r), b, r)
+            for v in view.of_campaign(campaign.id) for b in v.blocks for r in b.runs]  # fmt: skip
     rows.sort(key=lambda row: (row[1].serial, row[2].slot))
     endings = Counter(run.outcome or "running" for _, _, run in rows)
     summary = ", ".join(f"{n} {outcome}" for outcome, n in sorted(endings.items()))
@@ -34,6 +36,13 @@ def _campaign(view: View, campaign: CampaignRow) -> str:
         lines += [table_row(COLUMNS), "|---|---|---|---|--:|---|---|---|"]
     lines += [table_row(_cells(*row)) for row in rows]
     return "\n".join([*lines, ""])
+
+
+def _of_load(view: View, variant: VariantRow, block: BlockRow, run: RunRow) -> VariantRow:
+    """Whose load it was: in a screen of two, the second candidate has one of its own."""
+    if block.mate_id is not None and run.slot == MATE_SLOT:
+        return view.variant(block.mate_id)
+    return variant
 
 
 def _cells(variant: VariantRow, block: BlockRow, run: RunRow) -> Sequence[str]:

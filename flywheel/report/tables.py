@@ -12,6 +12,7 @@ from rich.text import Text
 from flywheel.report import glyphs
 from flywheel.report.detail import Category, Detail
 from flywheel.report.document import Document, Row
+from flywheel.report.imported import ImportedLine, counted
 from flywheel.report.words import ms, predicted
 
 HEAD = 12
@@ -77,6 +78,9 @@ def lines(document: Document, page: Page) -> Iterator[Line]:
     yield from wrapped(page, "next", document.next)
     for note in document.notes:
         yield from wrapped(page, "note", note)
+    if document.imported:
+        said = f"{counted(document.imported)}; apart from ours, flywheel import list shows them"
+        yield from wrapped(page, "imported", said)
     for section in (_queue, _forest, _trace, _findings):
         printed = list(section(document, page))
         if printed:
@@ -85,6 +89,15 @@ def lines(document: Document, page: Page) -> Iterator[Line]:
     if document.detail is not None:
         yield Line()
         yield from _detail(document.detail, page)
+
+
+def imported_lines(found: Sequence[ImportedLine], page: Page) -> Iterator[Line]:
+    """What a ledger without a campaign of its own has to tell."""
+    yield from wrapped(page, "", "no campaign of ours yet", style="bold")
+    yield from wrapped(page, "imported", counted(found) or "nothing")
+    for one in found:
+        style = "" if one.outcome == "ok" else "red"
+        yield from wrapped(page, "", f"{one.name}: {one.said}", style=style, indent=2)
 
 
 def wrapped(

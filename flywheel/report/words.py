@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from flywheel.box.clock import count
+
 
 def seconds_between(first_utc: str, last_utc: str) -> float:
     """Seconds from one ISO time to another."""
@@ -32,6 +34,20 @@ def time_ends(low: float | None, high: float | None) -> str:
     """The same band as change in time: the other way round, signed."""
     texts = ("?" if x is None else f"{-x * 100:+.1f}" for x in (high, low))
     return f"[{', '.join(texts)}]"
+
+
+def bound(high: float | None) -> str:
+    """The most that a rejected lever can be worth, a fraction of time saved."""
+    if high is None:
+        return "not bounded"
+    return f"less than {high * 100:.1f} %" if high >= 0 else f"costs over {-high * 100:.1f} %"
+
+
+def sample(blocks: int, *, measured: bool) -> str:
+    """What a verdict stands on: `3 blocks`; without one a screen, if anything was measured."""
+    if blocks:
+        return count(blocks, "block")
+    return "a screen" if measured else "no block"
 
 
 def ms(value: float) -> str:

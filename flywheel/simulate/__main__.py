@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
+from flywheel.box.clock import count
+from flywheel.cli import paper
 from flywheel.cli.terminal import open_ledger
 from flywheel.errors import FlywheelError, UsageError
 from flywheel.ledger import views
@@ -37,16 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.permute is not None:
             return _permute(asked.permute, asked.campaigns or LONG, asked.seed, json_=asked.json)
         if asked.stored is not None:
-            page.write(asked.docs or asked.stored.parent, _stored(asked.stored))
-            return 0
+            return _draw(_stored(asked.stored), asked.docs or asked.stored.parent)
         return _study(asked)
-    except (FlywheelError, OSError) as error:
+    except FlywheelError as error:
         sys.stderr.write(f"flywheel.simulate: {error}\n")
-        return error.exit_code if isinstance(error, FlywheelError) else 1
+        return error.exit_code
 
 
 def _study(asked: argparse.Namespace) -> int:
     campaigns = asked.campaigns or (LONG if asked.full else SHORT)
+    # Known before the first campaign, not after the last.
+    for path in (asked.out, asked.docs and asked.docs / page.POWER):
+        if path is not None:
+            paper.writable(path)
     wanted = rows()
     began = time.monotonic()
     with _progress(quiet=asked.json) as progress:
@@ -61,17 +66,27 @@ def _study(asked: argparse.Namespace) -> int:
     else:
         _print(found, campaigns, time.monotonic() - began)
     if asked.out:
-        asked.out.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        paper.write(asked.out, json.dumps(body, indent=1) + "\n")
     if asked.docs:
-        page.write(asked.docs, found)
+        _draw(found, asked.docs)
     return 0
 
 
 def _stored(path: Path) -> tuple[Summary, ...]:
     try:
         return tuple(Summary(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"])
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} holds no study: {error}.") from error
+
+
+def _draw(found: Sequence[Summary], folder: Path) -> int:
+    try:
+        page.write(folder, found)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written to: {error.strerror}.") from error
+    return 0
 
 
 def _permute(path: Path, times: int, seed: int, *, json_: bool) -> int:
@@ -97,7 +112,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Campaigns of 300 levers on invented boxes, by our rule and by others'.",
         epilog="Example: python -m flywheel.simulate --full --out simulate.json",
     )
-    parser.add_argument("--full", action="store_true", help=f"{LONG} campaigns a row (minutes)")
+    parser.add_argument("--full", action="store_true",
+                        help=f"{LONG} campaigns a row (most of an hour)")
     parser.add_argument("--campaigns", type=_count, help=f"campaigns a row (default {SHORT})")
     parser.add_argument("--seed", type=int, default=1, help="the first campaign's seed")
     parser.add_argument("--processes", type=_count, default=1, help="worker processes")
@@ -112,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive count")
     return value
@@ -168,7 +184,7 @@ def _print(found: Sequence[Summary], campaigns: int, wall_s: float) -> None:
         )
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(table)
-    console.print(f"{campaigns} campaigns of {LEVERS} levers a row, {wall_s:.1f} s")
+    console.print(f"{count(campaigns, 'campaign')} of {LEVERS} levers a row, {wall_s:.1f} s")
 
 
 if __name__ == "__main__":

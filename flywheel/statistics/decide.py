@@ -187,11 +187,11 @@ def decide(evidence: Evidence, rule: Rule) -> Verdict:
     if regressions and n >= rule.n_min:
         words = ", ".join(regressions)
         return verdict(
-            "rejected", "regression", f"regression in {words}; worth less than {percent(band.high)}"
+            "rejected", "regression", f"regression in {words}; {at_most(band.high)}"
         )
     hot = blocks[0].hot
     if n >= rule.n_min and (closed := _bounded(band, margin, used.variance, rule, hot=hot)):
-        return verdict("rejected", closed, f"worth less than {percent(band.high)}")
+        return verdict("rejected", closed, at_most(band.high))
     if n >= rule.n_max:
         seen = detectable(n, used.variance, used.nu, evidence.alpha_t, rule)
         code = held or "budget"
@@ -291,6 +291,13 @@ def detectable(
 def percent(gain: float) -> str:
     """A log gain as printed: `4.1 %`."""
     return f"{gain_fraction(gain) * 100:.1f} %" if math.isfinite(gain) else "anything"
+
+
+def at_most(high: float) -> str:
+    """The upper end of a log gain in words: `worth less than 1.9 %`, `costs more than 13.8 %`."""
+    if high >= 0:
+        return f"worth less than {percent(high)}"
+    return f"costs more than {-gain_fraction(high) * 100:.1f} %"
 
 
 def span(band: Band) -> str:

@@ -21,7 +21,7 @@ from dataclasses import astuple, dataclass
 from scipy.special import stdtrit
 
 from flywheel.statistics.band import Band, Pool
-from flywheel.statistics.decide import Rule, percent
+from flywheel.statistics.decide import Rule, at_most, percent
 
 PATTERN = "AXXA"
 
@@ -63,7 +63,7 @@ class Screened:
         """As printed."""
         if self.passed:
             return f"passed the screen with {percent(self.gain)}"
-        return f"screened out with {percent(self.gain)}; worth less than {percent(self.high)}"
+        return f"screened out with {percent(self.gain)}; {at_most(self.high)}"
 
 
 def spread_known(past: Pool) -> bool:

@@ -185,18 +185,26 @@ def section(page: WidthPage) -> str:
         "accepted by position, of the rounds that got there",
         [(str(p.position), p.share, f"{p.share * 100:.0f} %") for p in page.positions], top=1.0,
     ))
-    parts.append(plots.bars(
-        "time per token by width",
-        [(str(c.width), c.ms_per_token, f"{c.ms_per_token:.3g} ms") for c in page.choices],
-    ))
-    if page.calibration is not None:
-        parts.append(plots.bars(
-            f"accepted by {page.calibration.score}",
-            [(f"{b.said:.2f}", b.came, f"{b.came * 100:.0f} %") for b in page.calibration.bins],
-            top=1.0,
-        ))
+    parts += [by_width(page)[1], by_score(page)[1]]
     rows = "".join(f"<dt>{escape(h)}</dt><dd>{escape(t)}</dd>" for h, t in lines(page))
     return f"<section>{''.join(parts)}<dl>{rows}</dl></section>"
+
+
+def by_width(page: WidthPage) -> tuple[str, str]:
+    """Title and plot of the time per token that each width would take."""
+    title = "time per token by width"
+    values = [(str(c.width), c.ms_per_token, f"{c.ms_per_token:.3g} ms") for c in page.choices]
+    return title, plots.bars(title, values)
+
+
+def by_score(page: WidthPage) -> tuple[str, str]:
+    """Title and reliability plot of what the head said of its drafts; no plot without scores."""
+    found = page.calibration
+    if found is None:
+        return "", ""
+    title = f"accepted by {found.score}"
+    values = [(f"{b.said:.2f}", b.came, f"{b.came * 100:.0f} %") for b in found.bins]
+    return title, plots.bars(title, values, top=1.0)
 
 
 def html(page: WidthPage) -> str:

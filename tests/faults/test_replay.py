@@ -178,3 +178,26 @@ def test_a_manifest_carries_its_lineage(lived: Order) -> None:
     told = Manifest.read(sorted(lived.runs_dir.iterdir())[0]).lineage
     assert told is not None
     assert set(told) == {"campaign", "block"}
+
+
+def test_screens_that_share_an_incumbent_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_LEASE", str(tmp_path / "device.lock"))
+    tried = (("threads", 2), ("moe", "gather"), ("attention", "joint"), ("prefill_chunk", 32),
+             ("compile", "blocks"), ("markov", "table"))  # fmt: skip
+    slow = [part for field, value in tried for part in ("--effect", f"{field}={value}:1.3")]
+    asked = order(tmp_path, *slow)
+    levers = [lever(field, value, hot=False) for field, value in tried]
+    with opened(asked) as ledger:
+        night(asked, ledger, levers, io.StringIO()).run()
+        assert rebuild(ledger).same
+    lived, again = seen(asked.ledger), tmp_path / "again.db"
+    shared = [b for b in lived.blocks() if b.opening is not None]
+    assert [[r.slot for r in b.runs] for b in shared] == [[1, 2, 3]] * len(shared)
+    assert shared
+    replay(asked.runs_dir, again)
+    assert [[r.id for r in b.loads] for b in seen(again).blocks()] == [
+        [r.id for r in b.loads] for b in lived.blocks()
+    ]
+    assert blocks(seen(again)) == blocks(lived)

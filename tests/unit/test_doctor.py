@@ -209,7 +209,7 @@ def test_a_run_that_the_ledger_has_ended_is_no_leftover(tmp_path: Path) -> None:
 
 def test_versions_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     is_finding(software.check_python((3, 10, 1)), "fail", "3.11")
-    is_finding(software.check_sqlite((3, 30, 0)), "fail", "3.37")
+    is_finding(software.check_sqlite((3, 37, 2)), "fail", "3.38")
     is_finding(software.check_open_files(256), "warn", "256")
     assert software.check_open_files(-1).said == "no limit"
     monkeypatch.setattr("shutil.which", lambda _: None)

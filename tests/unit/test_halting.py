@@ -131,6 +131,26 @@ def test_nulls_after_a_resume_are_judged_by_themselves(ledger: Ledger) -> None:
             and v.decision] == ["promoted"]  # fmt: skip
 
 
+def test_hot_and_cold_nulls_are_judged_apart(ledger: Ledger) -> None:
+    """A small bias of hot blocks must not drown in the wider spread of cold ones."""
+
+    def biased(step: plan.NextBlock, made: object) -> object:
+        if not (step.hot and step.purpose == "null"):
+            return made
+        return replace(made, points=tuple(  # type: ignore[type-var]
+            replace(p, decode_ns=round(p.decode_ns * 0.98)) if p.arm == "B" else p
+            for p in made.points))  # type: ignore[attr-defined]
+
+    levers = [lever(name, {name: "on"}, hot=False) for name in ("x", "y")]
+    world = World(sd=0.001, load_sd=0.05, bend=biased)  # type: ignore[arg-type]
+    seen = frozenset([("null_not_null", "r000040")])
+    drive(ledger, levers, world, settled=seen)
+    assert {b.hot for v in see(ledger).variants if v.purpose == "null" for b in v.measured} == {
+        True, False,
+    }
+    assert [alarm.code for alarm in found(ledger)] == ["null_not_null"]
+
+
 def test_a_halt_is_written_once_stands_and_is_lifted_with_a_reason(ledger: Ledger) -> None:
     alarm = Alarm("canary_promoted", "a canary won", None)
     for _ in range(2):

@@ -36,6 +36,9 @@ def filled(ledger: Ledger) -> Ledger:
     world = World(effects, fails=lambda s: ("dead", "x") if s.number == 3 else None)
     family = [lever(f"tile{n}", {"row_tile": n}) for n in (1, 2)]
     drive(ledger, [lever(), *family], world)
+    # Cold levers that lose, enough of them for two screens in a row.
+    cold = [lever(f"x{n}", {f"x{n}": "on"}, hot=False) for n in range(4)]
+    drive(ledger, cold, World({f'{{"x{n}":"on"}}': 0.2 for n in range(4)}))
     judge.close_campaign(ledger, 1, "done", now_utc=NOW)
     halts.halt(ledger, "test", "a fault", None, NOW)
     halts.resume(ledger, "looked at it", NOW)

@@ -24,13 +24,16 @@ from flywheel.statistics.campaign import QUICK
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger with a promotion, a void block and a screen, for each test to copy."""
+    """A ledger with a promotion, a void block and screens, for each test to copy."""
     opened = Ledger.open(tmp_path_factory.mktemp("made") / "ledger.db")
     judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     fails = {3: ("dead", "it died")}
     world = World({'{"threads":2}': -0.05}, fails=lambda s: fails.get(s.number))
     family = [lever(f"tile{n}", {"row_tile": n}) for n in (1, 2)]
     drive(opened, [lever(), *family], world)
+    # Of four cold levers without effect two pairs are screened, the second after the first.
+    cold = [lever(f"x{n}", {f"x{n}": "on"}, hot=False) for n in range(4)]
+    drive(opened, cold, World({f'{{"x{n}":"on"}}': 0.2 for n in range(4)}))
     opened.close()
     return opened.path
 
@@ -218,3 +221,17 @@ def test_memory_figures_come_from_good_runs_alone(ledger: Ledger) -> None:
         assert evidence.peak_bytes(connection, "unknown") is None
         peaks = [evidence.peak_bytes_of(connection, f"/model{place}") for place in (1, 2, 3, 4)]
         assert peaks == [5, 9, None, None]
+
+
+def test_only_a_good_run_opens_a_screen(ledger: Ledger) -> None:
+    dead = "SELECT run_id FROM run_end WHERE outcome <> 'ok' LIMIT 1"
+    planned = (
+        "SELECT block_id FROM screen_plan EXCEPT SELECT block_id FROM screen_opening LIMIT 1"
+    )
+    sql = f"INSERT INTO screen_opening VALUES (({planned}), ({dead}), '{NOW}')"
+    refused(ledger, sql, "opens no screen")
+
+
+def test_a_screen_begins_with_one_load_and_not_with_two(ledger: Ledger) -> None:
+    sql = "INSERT INTO run SELECT 'r9', block_id, 0, '{}', 'now' FROM screen_opening LIMIT 1"
+    refused(ledger, sql, "no first load of its own")

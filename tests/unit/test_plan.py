@@ -15,6 +15,7 @@ from flywheel.ledger.views import View
 from flywheel.lever import KINDS, Lever
 from flywheel.loop import judge, plan
 from flywheel.loop.eligible import admit
+from flywheel.loop.ranking import ranked
 from flywheel.statistics.campaign import QUICK, Settings
 
 FAST = {'{"threads":2}': -0.05}
@@ -119,7 +120,7 @@ def test_the_best_gain_per_minute_goes_first(tmp_path: Path) -> None:
         lever("cold", {"c": 1}, predicted_gain=0.10, hot=False),
     ]
     ready, _ = admit(view, levers, best, {}, KINDS)
-    order = plan.ranked(view, ready)
+    order = ranked(view, ready)
     assert [c.lever.name for c, _ in order] == ["large", "cold", "small"]
     assert order[0][1] == "P(win) 0.33 x 4 % / 3 min"
 
@@ -133,7 +134,7 @@ def test_a_family_that_loses_falls_back(tmp_path: Path) -> None:
         view, [lever("t", {"t": 1}, family="tiles"), lever("u", {"u": 1}, family="cache")],
         best_of.fold(view), {}, KINDS,
     )
-    assert [c.lever.name for c, _ in plan.ranked(view, ready)] == ["u", "t"]
+    assert [c.lever.name for c, _ in ranked(view, ready)] == ["u", "t"]
 
 
 def test_one_change_under_two_names_is_one_lever(tmp_path: Path) -> None:

@@ -129,24 +129,24 @@ def test_what_it_cost(document: Document) -> None:
     assert cost.decided == 4
     assert cost.per_decided == pytest.approx(cost.loads / 4)
     assert cost.energy_j is None
-    assert "energy not recorded" in cost.text
+    assert "kWh" not in cost.text
 
 
 def test_energy_is_summed_where_it_was_recorded(ledger: Ledger) -> None:
     with ledger.reading() as connection:
         view = views.load(connection)
     runs = [r for b in view.blocks() for r in b.runs]
-    told = {runs[0].id: {"energy_j": 3.6e6}, runs[1].id: {"guard": {"energy_j": 1.8e6}}}
+    told = {runs[0].id: {"gpu": 2.6e6, "cpu": 1.0e6}, runs[1].id: {"gpu": 1.8e6}, runs[2].id: {}}
     variants = tuple(
         replace(v, blocks=tuple(
             replace(b, runs=tuple(
-                replace(r, evidence={"exit": told.get(r.id, {})}) for r in b.runs
+                replace(r, evidence={"energy_j": told.get(r.id)}) for r in b.runs
             )) for b in v.blocks
         )) for v in view.variants
     )  # fmt: skip
     found = headline.cost(Scope(replace(view, variants=variants)))
     assert found.energy_j == pytest.approx(5.4e6)
-    assert "1.5 kWh in 2 loads" in found.text
+    assert "1.5 kWh of the CPU and GPU in 2 loads" in found.text
 
 
 def test_an_unbounded_end_is_null_with_a_flag(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from foreign_logs import import_history
 from records import NOW, World, drive, lever
 from reports import LEVERS, committed, finished
 
@@ -26,13 +29,16 @@ from flywheel.report import (
     heads_md,
     html,
     lever_page,
+    markdown,
     run_page,
     runs_md,
     tables,
+    words,
 )
 from flywheel.report.gather import gather
 from flywheel.report.since import moment
 from flywheel.statistics.campaign import QUICK
+from flywheel.statistics.decide import at_most
 
 Json = Callable[..., Any]
 
@@ -426,3 +432,78 @@ def test_a_screen_is_told_on_the_pages_of_both_its_levers(tmp_path: Path) -> Non
     assert len(turned_away.runs) == 4
     assert document.cost.decided == 2
     assert "screen: " in html.render(document)
+
+
+def test_what_a_screen_turned_away_never_stands_on_no_blocks(tmp_path: Path) -> None:
+    levers = [lever(name, {name: "on"}, hot=False) for name in ("quick", "slow")]
+    opened = Ledger.open(tmp_path / "screens.db")
+    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    drive(opened, levers, World({'{"quick":"on"}': -0.06, '{"slow":"on"}': 0.06}, load_sd=0.004))
+    with opened.reading() as connection:
+        view = views.load(connection)
+        pages = markdown.texts(connection, levers)
+    turned_away = next(v for v in view.variants if v.lever.name == "slow")
+    slow = lever_page.lever_page(view, levers[1], "closed")
+    texts = [
+        *(line.text for line in lever_page.lines(slow, tables.Page(200))),
+        *(line.text for line in diff_page.lines(diff_page.diff_page(
+            view, diff_page.side(view, "first"), diff_page.side(view, turned_away.id), {}
+        ), tables.Page(200))),
+        *pages.values(),
+        html.render(gather(opened, levers)),
+    ]  # fmt: skip
+    assert not re.search(r"\b0 blocks|no block\b", "\n".join(texts))
+    assert "| a screen |" in pages["LEVERS.md"]
+    assert "from a screen" in "\n".join(texts)
+    # Its own load is named after it, and so is the reason for the screen that it shared.
+    assert f"b00007.3 | slow ({turned_away.id})" in pages["RUNS.md"]
+    assert turned_away.why == "screen, with quick"
+
+
+def test_a_loss_is_told_as_a_cost() -> None:
+    assert words.bound(0.019) == "less than 1.9 %"
+    assert words.bound(-0.138) == "costs over 13.8 %"
+    assert at_most(-0.1294) == "costs more than 13.8 %"
+    assert at_most(0.0) == "worth less than 0.0 %"
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A ledger that holds imported history and nothing else."""
+    opened = Ledger.open(tmp_path / "foreign.db")
+    import_history(opened, NOW)
+    opened.close()
+    return opened.path
+
+
+def test_a_ledger_of_imported_history_alone_shows_it(
+    foreign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", "--ledger", str(foreign)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("no campaign of ours yet")
+    assert "imported     1 decode log, 1 table" in text
+    assert "tokens/forward" in text
+    assert cli.main(["report", "--ledger", str(foreign), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["campaign"] is None
+    assert [one["name"] for one in told["imported"]] == ["decode.txt", "arms.txt"]
+
+
+def test_imported_history_is_named_beside_our_own(night: Path, tmp_path: Path) -> None:
+    opened = Ledger.open(shutil.copy(night, tmp_path / "both.db"))
+    import_history(opened, NOW)
+    document = gather(opened, [], with_evidence=True)
+    opened.close()
+    printed = "\n".join(line.text for line in tables.lines(document, tables.Page(100)))
+    assert "imported " in printed
+    assert "<h2>Imported " in html.render(document)
+
+
+def test_the_page_holds_the_width_analysis(night: Path) -> None:
+    opened = Ledger.read(night)
+    page = html.render(gather(opened, [], with_evidence=True))
+    opened.close()
+    assert "<h2>Widths: the best configuration" in page
+    assert "Time per token by width" in page
+    assert "<dt>oracle</dt>" in page

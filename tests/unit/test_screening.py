@@ -7,7 +7,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from records import NOW, World, drive, lever, manifest_of, play
@@ -16,10 +18,10 @@ from flywheel import best as best_of
 from flywheel.errors import LedgerError
 from flywheel.ledger import views
 from flywheel.ledger.rebuild import rebuild
-from flywheel.ledger.rows import VariantRow, View
+from flywheel.ledger.rows import BlockRow, VariantRow, View
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import judge, plan
+from flywheel.loop import bracket, judge, plan
 from flywheel.run import lineage
 from flywheel.run.record import RunRecord
 from flywheel.statistics.campaign import QUICK
@@ -294,3 +296,78 @@ def test_a_lever_that_lowers_tau_unasked_is_a_regression_and_one_that_trades_it_
     assert made.details["regressions"] == ["tau"]
     assert found(ledger, "margin").decision.promoted
     assert rebuild(ledger).same
+
+
+def in_a_row(ledger: Ledger, **more: Any) -> tuple[BlockRow, BlockRow]:
+    """Two screens that followed each other at once, in a campaign of cold levers that all lose."""
+    levers = [cold(f"x{i}") for i in range(6)]
+    world = World({f'{{"x{i}":"on"}}': 0.2 for i in range(6)}, load_sd=0.004)
+    drive(ledger, levers, world, **more)
+    blocks = see(ledger).blocks()
+    return next((a, b) for a, b in pairwise(blocks) if a.screen and b.screen)
+
+
+def test_a_screen_that_follows_another_begins_with_its_closing_incumbent(ledger: Ledger) -> None:
+    first, second = in_a_row(ledger)
+    assert first.opening is None
+    assert second.opening == replace(first.runs[3], slot=0)
+    assert [r.slot for r in second.runs] == [1, 2, 3]
+    assert len(second.answers) == 2
+    again = rebuild(ledger)
+    assert again.same
+    with closing(sqlite3.connect(ledger.path)) as raw:
+        assert again.logs == raw.execute("SELECT count(*) FROM log").fetchone()[0]
+
+
+@pytest.mark.parametrize("now_utc", ["2026-11-28T22:02:01Z", "2026-11-28T21:59:59Z"])
+def test_a_screen_pays_for_its_first_incumbent_when_the_last_one_is_not_fresh(
+    ledger: Ledger, now_utc: str
+) -> None:
+    first, second = in_a_row(ledger, now_utc=now_utc)
+    assert (first.opening, second.opening) == (None, None)
+    assert [r.slot for r in second.runs] == [0, 1, 2, 3]
+
+
+def test_a_screen_after_any_other_block_pays_for_its_first_incumbent(ledger: Ledger) -> None:
+    levers = [cold("fast"), *(cold(f"x{i}") for i in range(3))]
+    drive(ledger, levers, World(GAINS, load_sd=0.004))
+    blocks = see(ledger).blocks()
+    assert sum(b.screen for b in blocks) == 2
+    assert all(b.opening is None for b in blocks)
+
+
+def test_the_lineage_of_a_screen_names_the_load_that_it_begins_with(ledger: Ledger) -> None:
+    first, second = in_a_row(ledger)
+    with ledger.reading() as connection:
+        mine = views.load(connection)
+    assert mine.campaign is not None
+    step = plan._again(mine, mine.variant(second.variant_id), second)
+    told = json.loads(json.dumps(lineage.to_json(mine.campaign, step)))
+    assert lineage.from_json(told).step.opens_with == first.runs[3].id
+
+
+def test_a_load_knows_the_fingerprints_of_the_loads_before_it(ledger: Ledger) -> None:
+    block = in_a_row(ledger)[1]
+    with ledger.reading() as connection:
+        assert set(views.fingerprints(connection, block.id)) == {"A", "B", "C"}
+
+
+def test_a_screen_that_waited_for_its_turn_is_planned_again(ledger: Ledger) -> None:
+    levers = [cold(f"x{i}") for i in range(6)]
+    world = World({f'{{"x{i}":"on"}}': 0.2 for i in range(6)}, load_sd=0.004)
+    while not isinstance(step := plan.next_step(see(ledger), levers), plan.NextBlock) or (
+        step.opens_with is None
+    ):
+        play(ledger, step, world)
+    soon, late = "2026-11-28T22:01:00Z", "2026-11-29T22:00:00Z"
+    assert not bracket.outdated(see(ledger), step, soon)
+    assert bracket.outdated(see(ledger), step, late)
+    again = plan.next_step(see(ledger), levers, now_utc=late)
+    assert isinstance(again, plan.NextBlock)
+    assert (again.lever, again.opens_with) == (step.lever, None)
+    assert not bracket.outdated(see(ledger), again, late)
+    judge.plan_block(ledger, step, now_utc=soon)
+    going = plan.next_step(see(ledger), levers, now_utc=late)
+    assert isinstance(going, plan.NextBlock)
+    assert going.opens_with == step.opens_with
+    assert not bracket.outdated(see(ledger), going, late)
