@@ -106,3 +106,14 @@ def test_a_gpu_that_is_busy_slow_and_cold_is_stuck() -> None:
         replace(gb10, max_sm_clock_mhz=None), replace(gb10, power_w=None),
     ):  # fmt: skip
         assert device.stuck(healthy) is None
+
+
+def test_the_energy_is_that_of_the_gpu_which_a_run_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "nvmlDeviceGetTotalEnergyConsumption"
+    install(monkeypatch, Nvml(**{name: 123_456}))
+    assert device.energy_mj() == 123_456
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    assert device.energy_mj() is None
+    for silent in (Nvml(), Nvml(uuids=(), **{name: 1}), Nvml(loaded=False, **{name: 1})):
+        install(monkeypatch, silent)
+        assert device.energy_mj() is None
