@@ -94,23 +94,28 @@ def judge_again(view: View, rule_of: RuleOf) -> Iterator[Judged]:
 def _again(
     view: View, variant: VariantRow, old: DecisionRow, settings: Settings, budget: Budget
 ) -> Judged | None:
-    if old.code == "screened_out" and variant.screened is not None:
-        turned_away = screen_verdict(variant.screened.answer, settings.rule)
-        return Judged(old, variant, turned_away, budget, settings.rule)
+    only_screened = old.code in ("screened_out", "stopped_early") and not variant.measured
+    if only_screened and variant.screened is not None:
+        answer = variant.screened.answer.under(settings.rule)
+        verdict = screen_verdict(answer, settings.rule)
+        if answer.passed:
+            # It would have been confirmed.
+            verdict = replace(verdict, ending="inconclusive", code="stopped_early")
+        return Judged(old, variant, verdict, budget, settings.rule)
     if not (old.n and old.mean is not None and variant.measured):
         return None
     shorter = variant
-    verdict: Verdict | None = None
+    last: Verdict | None = None
     for n in range(1, len(variant.measured) + 1):
         shorter = first_blocks(variant, n)
-        verdict = consider(view, shorter, settings, budget.alpha_t)
-        if verdict.ending is not None:
+        last = consider(view, shorter, settings, budget.alpha_t)
+        if last.ending is not None:
             break
-    assert verdict is not None
-    if verdict.ending is None:
+    assert last is not None
+    if last.ending is None:
         # It would have measured on; what was never measured promotes nothing.
-        verdict = replace(verdict, ending="inconclusive", code="stopped_early")
-    return Judged(old, shorter, verdict, budget, settings.rule)
+        last = replace(last, ending="inconclusive", code="stopped_early")
+    return Judged(old, shorter, last, budget, settings.rule)
 
 
 def readjudicate(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 from scipy.special import stdtrit
 
@@ -44,6 +44,10 @@ class Screened:
     def passed(self) -> bool:
         """Worth a confirmation."""
         return self.gain > self.needed
+
+    def under(self, rule: Rule) -> Screened:
+        """The same load held against another rule's quantile."""
+        return replace(self, needed=float(stdtrit(self.nu, rule.screen)) * self.sd)
 
     def agrees(self, other: Screened) -> bool:
         """Whether both say the same up to rounding."""

@@ -179,3 +179,26 @@ def test_a_changed_rule_never_bears_a_released_name(ledger: Ledger) -> None:
     assert rule_from("own", {})(campaign) == replace(QUICK.rule, version=RULE_VERSION)
     assert rule_from("quick", {})(campaign).version == RULE_VERSION
     assert rule_from("own", {"n_max": 9})(campaign).version != RULE_VERSION
+
+
+def test_another_screen_lets_through_what_was_turned_away_and_back_again(tmp_path: Path) -> None:
+    opened = Ledger.open(tmp_path / "screens.db")
+    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    levers = [lever(name, {name: "on"}, hot=False) for name in ("x", "y")]
+    # On this box the load of x came out ahead, but by too little for the rule's own screen.
+    world = World({'{"x":"on"}': -0.001, '{"y":"on"}': 0.1}, load_sd=0.003, seed=2)
+    drive(opened, levers, world)
+
+    def standing() -> tuple[str, str]:
+        made = next(v for v in see(opened).variants if v.lever.name == "x").decision
+        assert made is not None
+        return made.ending, made.code
+
+    assert standing() == ("rejected", "screened_out")
+    easy = readjudicate(opened, lambda c: replace(c.settings.rule, screen=0.5), now_utc=NOW)
+    assert [f.lever for f in easy.flips] == ["x"]
+    assert standing() == ("inconclusive", "stopped_early")
+    assert rebuild(opened).same
+    readjudicate(opened, lambda c: c.settings.rule, now_utc=NOW)
+    assert standing() == ("rejected", "screened_out")
+    opened.close()
