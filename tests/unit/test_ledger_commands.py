@@ -271,6 +271,14 @@ def test_an_import_of_no_file_is_a_mistake(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_reason_is_kept_as_one_line_of_text(path: Path) -> None:
+    said = "it was\x1b[31m red,\n  and two lines"
+    assert main(["resume", "--why", said, "--ledger", str(path)]) == 0
+    with closing(sqlite3.connect(path)) as raw:
+        why = raw.execute("SELECT why FROM resume").fetchone()[0]
+    assert why.endswith(": it was [31m red, and two lines")
+
+
 def test_rebuild_wants_both_ends_or_none(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
