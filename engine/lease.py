@@ -113,7 +113,7 @@ def _open(path: Path) -> int:
 def _witness_name(path: Path) -> str:
     if path.parent in (SHARED_FOLDER, Path(tempfile.gettempdir())):
         return path.name
-    return "flywheel-" + hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:32]
+    return "flywheel-" + hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
 
 
 def _holder(path: Path) -> str:

@@ -29,7 +29,7 @@ def name(path: Path) -> str:
     """
     if path.parent in (SHARED_FOLDER, Path(tempfile.gettempdir())):
         return path.name
-    return "flywheel-" + hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:32]
+    return "flywheel-" + hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
 
 
 def bind(path: Path) -> socket.socket | None:

@@ -31,6 +31,7 @@ from flywheel.cli.terminal import (
     LedgerOption,
     emit,
     ledger_path,
+    require_text,
     sentence,
 )
 from flywheel.errors import FlywheelError
@@ -195,6 +196,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code and never lets a traceback out for a user's mistake."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        for word in arguments:
+            require_text(word)
         if (answered := cli_daemon.at_once(arguments)) is not None:
             return answered
         command = typer.main.get_command(app)

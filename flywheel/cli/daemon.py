@@ -274,14 +274,16 @@ def resume(
 
     Example: flywheel resume --why "a backup ran at 03:10; moved to noon"
     """
-    if not why.strip():
+    # One line of text: it is shown on terminals for as long as the ledger lives.
+    why = " ".join("".join(c if c.isprintable() else " " for c in why).split())
+    if not why:
         raise UsageError("--why wants the reason in words: it is recorded.")
     path = ledger_path(ledger)
     opened = open_ledger(path, writing=True)
     from flywheel.ledger import halts
 
     try:
-        lifted = halts.resume(opened, f"{_who()}: {why.strip()}", utc_text())
+        lifted = halts.resume(opened, f"{_who()}: {why}", utc_text())
     finally:
         opened.close()
     if json_:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from flywheel.box.clock import utc_text
+from flywheel.box.clock import count, utc_text
 from flywheel.cli.terminal import (
     FAILED,
     JsonOption,
@@ -58,7 +58,10 @@ def verify(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) 
             out.print(Text(line, style="red"))
         if len(found.problems) > SHOWN:
             out.print(f"and {len(found.problems) - SHOWN} more")
-        counted = f"{found.runs} runs, {found.logs} logs, {found.measurements} measurements"
+        counted = ", ".join((
+            count(found.runs, "run"), count(found.logs, "log"),
+            count(found.measurements, "measurement"),
+        ))  # fmt: skip
         said = "is whole" if found.whole else "is not whole"
         out.print(Text(f"{path} {said}: {counted}", style="green" if found.whole else "red"))
     return 0 if found.whole else FAILED
@@ -118,7 +121,10 @@ def rebuild(
         })  # fmt: skip
     else:
         out = console()
-        out.print(f"{found.logs} logs, {found.blocks} blocks, {found.decisions} decisions")
+        out.print(", ".join((
+            count(found.logs, "log"), count(found.blocks, "block"),
+            count(found.decisions, "decision"),
+        )))  # fmt: skip
         for line in found.differences:
             out.print(Text(line, style="red"))
         out.print("the same best configuration" if found.same else "it does not come out the same")
@@ -139,7 +145,7 @@ def _rebuild_from(runs: Path, path: Path, *, json_: bool) -> int:
         out = console()
         for line in found.skipped:
             out.print(Text(line, style="yellow"))
-        out.print(Text(f"{path} was made from {found.runs} runs"))
+        out.print(Text(f"{path} was made from {count(found.runs, 'run')}"))
     return 0
 
 
@@ -163,7 +169,7 @@ def export(
     if json_:
         emit({"path": str(made.path), "rows": made.rows, "sha256": made.sha256})
     else:
-        console().print(Text(f"{made.path}: {made.rows} rows, sha256 {made.sha256}"))
+        console().print(Text(f"{made.path}: {count(made.rows, 'row')}, sha256 {made.sha256}"))
     return 0
 
 
@@ -179,12 +185,14 @@ def import_(
     """
     from flywheel.ledger.portable import import_ as import_ledger
 
-    path = ledger_path(ledger)
-    made = import_ledger(source.expanduser(), path)
+    path, source = ledger_path(ledger), source.expanduser()
+    if not source.exists() or source.is_dir():
+        raise UsageError(f"there is no file {source}; import wants what export wrote.")
+    made = import_ledger(source, path)
     if json_:
         emit({"ledger": str(path), "rows": made.rows, "sha256": made.sha256})
     else:
-        console().print(Text(f"{path}: {made.rows} rows"))
+        console().print(Text(f"{path}: {count(made.rows, 'row')}"))
     return 0
 
 

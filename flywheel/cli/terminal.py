@@ -46,10 +46,19 @@ def ledger_path(path: Path) -> Path:
         found = path.expanduser().resolve()
     except (OSError, RuntimeError) as error:  # a loop of links; the home of nobody
         raise UsageError(f"{path} leads nowhere ({error}); let --ledger name a file.") from error
+    require_text(str(found))
     if found.exists() and not found.is_file():
         kind = "a folder" if found.is_dir() else "no regular file"
         raise UsageError(f"{found} is {kind}; let --ledger name a file.")
     return found
+
+
+def require_text(word: str) -> None:
+    """UsageError for bytes that are no UTF-8: neither JSON nor the ledger has a place for them."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{word!a} is not UTF-8; give it another name.") from None
 
 
 def open_ledger(path: Path, *, writing: bool = False) -> Ledger:

@@ -107,7 +107,12 @@ def _in_container() -> bool:
 
 
 def check_lease(path: Path) -> Check:
-    """Whether the device is free, and whether it was given back."""
+    """Whether the device can be taken, is free, and was given back."""
+    if not _can_lock(path):
+        return Check(
+            "lease", FAIL, f"{path} cannot be opened for writing",
+            "let FLYWHEEL_LEASE name a file that can",
+        )  # fmt: skip
     held = lease.holder(path)
     if held is not None:
         return Check(
@@ -121,3 +126,11 @@ def check_lease(path: Path) -> Check:
             "nothing: the next holder takes it over, and the ledger says so",
         )  # fmt: skip
     return fine("lease", f"free ({path})")
+
+
+def _can_lock(path: Path) -> bool:
+    """Whether a lock file is there, or could be made, without making it."""
+    if path.is_dir():
+        return False
+    there = next((one for one in (path, *path.absolute().parents) if one.exists()), path)
+    return os.access(there, os.W_OK)

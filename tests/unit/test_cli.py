@@ -236,3 +236,18 @@ def test_a_terminal_without_a_width_is_shown_the_page_all_the_same(
         monkeypatch.setenv("COLUMNS", columns)
         assert flywheel("status") == 0
         assert "not running" in capsys.readouterr().out
+
+
+def test_bytes_that_are_no_text_are_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = os.fsdecode(b"\xff")
+    Ledger.open("ledger.db").close()
+    for words in (("status", "--ledger", odd), ("resume", "--why", odd), ("run", "--only", odd)):
+        assert flywheel(*words) == 2
+        assert "is not UTF-8" in capsys.readouterr().err
+    Path(odd).mkdir()
+    monkeypatch.chdir(odd)
+    assert flywheel("run") == 2
+    assert "is not UTF-8" in capsys.readouterr().err
+    assert list(Path().iterdir()) == []

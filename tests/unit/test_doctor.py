@@ -185,6 +185,13 @@ def test_a_held_device_and_a_stop_file_are_warnings(
     is_finding(tenancy.check_lease(device_path()), "warn", "never given back", "names no process")
 
 
+def test_a_lock_that_cannot_be_opened_fails(tmp_path: Path) -> None:
+    is_finding(tenancy.check_lease(tmp_path), "fail", "cannot be opened")
+    is_finding(tenancy.check_lease(Path("/proc/1/lease")), "fail", "cannot be opened")
+    assert tenancy.check_lease(tmp_path / "not" / "yet").state == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_runs_without_an_end_are_leftovers_unless_they_live(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.db"
     assert work.check_runs(ledger).said == "none is running"

@@ -262,6 +262,23 @@ def test_what_lost_its_rules_is_neither_copied_nor_written_to(
     assert backup.copies(path) == ()
 
 
+def test_an_import_of_no_file_is_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for source in (tmp_path / "missing", tmp_path):
+        assert main(["ledger", "import", str(source), "--ledger", str(tmp_path / "l.db")]) == 2
+        assert "there is no file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reason_is_kept_as_one_line_of_text(path: Path) -> None:
+    said = "it was\x1b[31m red,\n  and two lines"
+    assert main(["resume", "--why", said, "--ledger", str(path)]) == 0
+    with closing(sqlite3.connect(path)) as raw:
+        why = raw.execute("SELECT why FROM resume").fetchone()[0]
+    assert why.endswith(": it was [31m red, and two lines")
+
+
 def test_rebuild_wants_both_ends_or_none(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,5 +303,5 @@ def test_a_command_on_no_ledger_makes_none(
     for command in (["verify"], ["rebuild"], ["export", str(tmp_path / "x")], ["backup"]):
         assert main(["ledger", *command, "--ledger", nowhere]) == 2
         assert "there is no ledger" in capsys.readouterr().err
-    assert main(["ledger", "import", str(tmp_path / "none"), "--ledger", nowhere]) == 1
+    assert main(["ledger", "import", str(tmp_path / "none"), "--ledger", nowhere]) == 2
     assert list(tmp_path.iterdir()) == []
