@@ -19,7 +19,7 @@ from flywheel.best import Best, fold
 from flywheel.errors import LedgerError, UsageError
 from flywheel.ledger import place, views
 from flywheel.ledger.store import Ledger
-from flywheel.loop import entry, judge
+from flywheel.loop import entry, planned
 from flywheel.loop.step import NextBlock
 from flywheel.run import launch, lineage
 from flywheel.run.ingest import Ingested, ingest
@@ -99,7 +99,7 @@ def _enter(ledger: Ledger, run: _Run) -> str | None:
     end = entry.left(run.folder)
     now_utc = run.manifest.created_utc
     _plan(ledger, run.lineage, now_utc)
-    judge.start_run(ledger, run.manifest, slot=run.manifest.load_index, now_utc=now_utc)
+    planned.start_run(ledger, run.manifest, slot=run.manifest.load_index, now_utc=now_utc)
     got = ingest(run.folder, run.manifest, state)
     if end is not None and end.outcome != "ok":
         # The loop saw why: another process on the device, a budget, a person.
@@ -115,17 +115,17 @@ def _plan(ledger: Ledger, told: Lineage, now_utc: str) -> None:
     newest = view.campaign
     if newest is None or replace(newest, id=campaign.id, ended=None) != campaign:
         if newest is not None:
-            judge.close_campaign(ledger, newest.id, "another one followed", now_utc=now_utc)
-        judge.open_campaign(
+            planned.close_campaign(ledger, newest.id, "another one followed", now_utc=now_utc)
+        planned.open_campaign(
             ledger, campaign.settings, start=campaign.start_config, box=campaign.box,
             first=campaign.first_config, now_utc=campaign.created_utc,
         )  # fmt: skip
     known = {v.id for v in view.variants}
-    planned = {b.id for b in view.blocks()}
+    blocks = {b.id for b in view.blocks()}
     ready: NextBlock = replace(
-        step, new_variant=step.variant_id not in known, new_block=step.block_id not in planned
+        step, new_variant=step.variant_id not in known, new_block=step.block_id not in blocks
     )
-    judge.plan_block(ledger, ready, now_utc=now_utc)
+    planned.plan_block(ledger, ready, now_utc=now_utc)
 
 
 @contextmanager

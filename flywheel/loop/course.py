@@ -17,7 +17,7 @@ from flywheel.display.progress import Progress
 from flywheel.errors import LaunchError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
-from flywheel.loop import entry, judge, plan
+from flywheel.loop import entry, judge, plan, planned
 from flywheel.loop.attend import Attended, attend
 from flywheel.loop.order import Order, Session, plan_manifest
 from flywheel.loop.room import Room
@@ -75,7 +75,8 @@ class Course:
             campaign=campaign,
         )  # fmt: skip
         run_dir = self._order.runs_dir / manifest.run_id
-        judge.start_run(self._ledger, manifest, slot=load.slot, now_utc=utc_text(self._clock.now()))
+        now_utc = utc_text(self._clock.now())
+        planned.start_run(self._ledger, manifest, slot=load.slot, now_utc=now_utc)
         doing = f"{step.purpose}: {narrate.label(step)}"
         self._do(doing, manifest.run_id)
         self._display.say(f"{manifest.run_id}  {doing}  ({step.why})")

@@ -11,7 +11,7 @@ from flywheel.box import host
 from flywheel.ledger import views
 from flywheel.ledger.rows import CampaignRow, View
 from flywheel.ledger.store import Ledger
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.loop.halting import NEW_RULER, Evidence
 from flywheel.loop.order import Order
 
@@ -55,9 +55,9 @@ def declare(
         said = ends(view, campaign, order, here, settled, _last(ledger, view, campaign))
         if said is None:
             return None
-        judge.close_campaign(ledger, campaign.id, said, now_utc=now_utc)
+        planned.close_campaign(ledger, campaign.id, said, now_utc=now_utc)
     start = best.fold(view).config if campaign is not None else order.first_config
-    judge.open_campaign(ledger, order.settings, start=dict(start), box=here, now_utc=now_utc)
+    planned.open_campaign(ledger, order.settings, start=dict(start), box=here, now_utc=now_utc)
     return said
 
 

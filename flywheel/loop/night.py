@@ -17,7 +17,7 @@ from flywheel.errors import FlywheelError, LedgerBusy, LedgerError, Refused
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import bracket, epoch, handover, judge, pace, plan, standing
+from flywheel.loop import bracket, epoch, handover, pace, plan, planned, standing
 from flywheel.loop.course import Course
 from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, write_best
 from flywheel.loop.room import Room
@@ -111,7 +111,7 @@ class Night:
                     self._close_campaign(step.reason)
                 return Wish("done", step.reason, False)
             if isinstance(step, plan.PricedOut):
-                judge.price_out(self.ledger, step, now_utc=self._now())
+                planned.price_out(self.ledger, step, now_utc=self._now())
                 self.display.say(f"{step.lever.label()}: {step.why}", STYLES["rejected"])
                 continue
             if (wish := self._block(step)) is not None:
@@ -125,7 +125,7 @@ class Night:
             return wish
         if bracket.outdated(self._view(), step, self._now()):
             return None
-        judge.plan_block(self.ledger, step, now_utc=self._now())
+        planned.plan_block(self.ledger, step, now_utc=self._now())
         self.display.show(
             headline=f"{step.purpose} · block {step.block_id}",
             lever=narrate.label(step),
@@ -213,7 +213,7 @@ class Night:
     def _close_campaign(self, reason: str) -> None:
         campaign = self._view().campaign
         if campaign is not None and campaign.ended is None:
-            judge.close_campaign(self.ledger, campaign.id, reason, now_utc=self._now())
+            planned.close_campaign(self.ledger, campaign.id, reason, now_utc=self._now())
 
     # -- small things ----------------------------------------------------------------------
 

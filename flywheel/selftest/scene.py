@@ -33,7 +33,7 @@ from flywheel.files import read_json
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import daemon, epoch, judge, stop
+from flywheel.loop import daemon, epoch, planned, stop
 from flywheel.loop.order import Order, Session, plan_manifest
 from flywheel.loop.step import NextBlock
 from flywheel.run import launch
@@ -121,8 +121,8 @@ class Scene:
         if self.ledger.exists():
             return replace(step, new_variant=False, new_block=False)
         with self.opened() as ledger:
-            judge.open_campaign(ledger, SETTINGS, start={}, box=epoch.box(), now_utc=utc_text())
-            judge.plan_block(ledger, step, now_utc=utc_text())
+            planned.open_campaign(ledger, SETTINGS, start={}, box=epoch.box(), now_utc=utc_text())
+            planned.plan_block(ledger, step, now_utc=utc_text())
         return step
 
     @contextlib.contextmanager
@@ -198,7 +198,7 @@ class Scene:
         now = utc_text()
         manifest = plan_manifest(order, step, step.loads()[0], None, now_utc=now, guard=guard)
         with self.opened() as ledger:
-            judge.start_run(ledger, manifest, slot=0, now_utc=now)
+            planned.start_run(ledger, manifest, slot=0, now_utc=now)
         run_dir = self.runs / manifest.run_id
         launch.prepare(run_dir, manifest)
         return manifest, run_dir

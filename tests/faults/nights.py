@@ -16,7 +16,7 @@ from flywheel.display.panel import Display
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import judge, plan
+from flywheel.loop import plan, planned
 from flywheel.loop.attend import Wishes
 from flywheel.loop.night import Night
 from flywheel.loop.order import Order, plan_manifest
@@ -91,12 +91,12 @@ def view(ledger: Ledger) -> views.View:
         return views.load(connection)
 
 
-def planned(asked: Order, ledger: Ledger) -> Manifest:
+def only_planned(asked: Order, ledger: Ledger) -> Manifest:
     """A run that is in the ledger but was never launched, as after a crash in between."""
-    judge.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-01-01T00:00:00Z")
+    planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-01-01T00:00:00Z")
     step = plan.next_step(view(ledger), [])
     assert isinstance(step, plan.NextBlock)
-    judge.plan_block(ledger, step, now_utc="2026-01-01T00:00:00Z")
+    planned.plan_block(ledger, step, now_utc="2026-01-01T00:00:00Z")
     manifest = plan_manifest(asked, step, step.loads()[0], None, now_utc="2026-01-01T00:00:00Z")
-    judge.start_run(ledger, manifest, slot=0, now_utc="2026-01-01T00:00:00Z")
+    planned.start_run(ledger, manifest, slot=0, now_utc="2026-01-01T00:00:00Z")
     return manifest

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import wait_for
-from nights import lever, night, opened, order, planned, view
+from nights import lever, night, only_planned, opened, order, view
 
 from flywheel.box import identity
 from flywheel.box.clock import Window
@@ -179,7 +179,7 @@ def test_a_killed_supervisor_loses_its_run_and_its_engine(tmp_path: Path) -> Non
 def test_a_run_that_was_planned_but_never_launched_is_blocked(tmp_path: Path) -> None:
     asked = order(tmp_path, budget_runs=1)
     with opened(asked) as ledger:
-        planned(asked, ledger)
+        only_planned(asked, ledger)
         night(asked, ledger, [], io.StringIO()).run()
         run = view(ledger).blocks()[0].runs[0]
     assert (run.outcome, run.code) == ("blocked", "never_started")
@@ -190,7 +190,7 @@ def test_a_reused_pid_is_neither_adopted_nor_killed(tmp_path: Path) -> None:
     me = identity.current()
     stranger = {**me.to_json(), "start_ticks": me.start_ticks - 1}
     with opened(asked) as ledger:
-        manifest = planned(asked, ledger)
+        manifest = only_planned(asked, ledger)
         run_dir = tmp_path / "runs" / manifest.run_id
         launch.prepare(run_dir, manifest)
         for name in ("supervisor.json", "engine.json"):
@@ -232,7 +232,7 @@ def test_an_orphaned_engine_of_another_ledger_keeps_the_device(tmp_path: Path) -
     other.mkdir()
     asked = order(other, "--fault", "hang_early", timeout_s=60.0)
     with opened(asked) as ledger:
-        manifest = planned(asked, ledger)
+        manifest = only_planned(asked, ledger)
     run_dir = other / "runs" / manifest.run_id
     launch.prepare(run_dir, manifest)
     with Lease.acquire(device_path(), "flywheel run") as lease:

@@ -22,7 +22,7 @@ from flywheel.ledger.replay import Replayed, replay
 from flywheel.ledger.rows import View
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.verify import verify
-from flywheel.loop import entry, judge
+from flywheel.loop import entry, planned
 from flywheel.loop.order import Order
 from flywheel.run.manifest import Manifest
 
@@ -40,7 +40,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Order]:
     dies = order(root, "--fault", "sigkill", budget_runs=1)
     with opened(asked) as ledger:
         night(asked, ledger, [faster, slower], io.StringIO()).run()
-        judge.close_campaign(ledger, 1, "the first is over", now_utc="2026-11-29T00:00:00Z")
+        planned.close_campaign(ledger, 1, "the first is over", now_utc="2026-11-29T00:00:00Z")
         cold = lever("attention", "joint", hot=False)
         again = order(root, "--effect", "threads=2:0.8", budget_runs=6)
         night(again, ledger, [cold], io.StringIO()).run()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from boxes import Box
 from harness import wait_for
-from nights import lever, night, opened, order, planned, view
+from nights import lever, night, only_planned, opened, order, view
 
 from flywheel.box import identity
 from flywheel.box.lease import Lease, daemon_path, device_path
@@ -51,7 +51,7 @@ def supervisor(run_dir: Path, after_s: float, *fds: int) -> subprocess.Popen[byt
 
 def prepared(asked: Any, ledger: Ledger) -> tuple[Manifest, Path]:
     """A run as a daemon leaves it that is killed just before it starts the supervisor."""
-    manifest = planned(asked, ledger)
+    manifest = only_planned(asked, ledger)
     run_dir = asked.runs_dir / manifest.run_id
     launch.prepare(run_dir, manifest)
     return manifest, run_dir
@@ -87,7 +87,7 @@ def test_a_supervisor_that_comes_too_late_starts_no_engine(tmp_path: Path) -> No
 def test_a_row_without_a_run_directory_is_blocked_and_leaves_no_trace(tmp_path: Path) -> None:
     asked = order(tmp_path, budget_runs=1)
     with opened(asked) as ledger:
-        manifest = planned(asked, ledger)
+        manifest = only_planned(asked, ledger)
         night(asked, ledger, [], io.StringIO()).run()
         assert (first_run(ledger).outcome, first_run(ledger).code) == ("blocked", "never_started")
     assert not (tmp_path / "runs" / manifest.run_id).exists()

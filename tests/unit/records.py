@@ -17,7 +17,7 @@ from typing import Any
 from flywheel.ledger import store, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever, canonical, fingerprint
-from flywheel.loop import judge, plan
+from flywheel.loop import judge, plan, planned
 from flywheel.run.manifest import Manifest, engine_config
 from flywheel.run.parse import parse
 from flywheel.run.record import (
@@ -300,12 +300,12 @@ class World:
 
 def play(ledger: Ledger, step: plan.NextBlock, world: World) -> judge.Entered:
     """Plan, run and enter every load of one block, as the daemon would."""
-    judge.plan_block(ledger, step, now_utc=NOW)
+    planned.plan_block(ledger, step, now_utc=NOW)
     entered = None
     for load in step.loads():
         made = world.run(step, load)
         manifest = manifest_of(made, block_id=step.block_id, null=step.null)
-        judge.start_run(ledger, manifest, slot=load.slot, now_utc=NOW)
+        planned.start_run(ledger, manifest, slot=load.slot, now_utc=NOW)
         failure = world.fails(step) if world.fails else None
         if failure is None:
             end = judge.RunEnd("ok", "", "", NOW, NOW, 60 * 10**9, 0)
@@ -334,7 +334,7 @@ def drive(
         if isinstance(step, plan.Stop):
             return step
         if isinstance(step, plan.PricedOut):
-            judge.price_out(ledger, step, now_utc=NOW)
+            planned.price_out(ledger, step, now_utc=NOW)
         else:
             play(ledger, step, world)
     raise AssertionError("the plan never stopped")

@@ -9,7 +9,7 @@ from records import NOW, World, drive, lever
 
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import judge, plan
+from flywheel.loop import plan, planned
 from flywheel.statistics.campaign import QUICK
 
 LEVERS = [
@@ -38,7 +38,7 @@ def fails(step: plan.NextBlock) -> tuple[str, str] | None:
 def finished(path: Path, levers: list[Lever] | None = None, *, box: str = "h200-1") -> Ledger:
     """A campaign that ran to its end on a fabricated box."""
     opened = Ledger.open(path)
-    judge.open_campaign(opened, QUICK, start={"threads": 1}, box=box, now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={"threads": 1}, box=box, now_utc=NOW)
     drive(opened, LEVERS if levers is None else levers, World(EFFECTS, fails=fails))
     return opened
 

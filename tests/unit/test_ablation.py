@@ -15,7 +15,7 @@ from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import judge, plan
+from flywheel.loop import plan, planned
 from flywheel.loop.ablation import AFTER, ablation
 from flywheel.statistics.campaign import QUICK
 
@@ -26,7 +26,7 @@ START = {f"f{i}": "off" for i in range(5)}
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """A ledger with a quick campaign whose incumbent has five switches, all off."""
     opened = Ledger.open(tmp_path / "ledger.db")
-    judge.open_campaign(opened, QUICK, start=START, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start=START, box="box", now_utc=NOW)
     yield opened
     opened.close()
 
@@ -131,7 +131,7 @@ def test_the_incumbent_band_expires_with_the_engines_code(ledger: Ledger) -> Non
         return replace(made, header=replace(  # type: ignore[type-var]
             head, engine=replace(head.engine, source_sha256="cd" * 32)))
 
-    judge.open_campaign(ledger, QUICK, start=dict(best.config), box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start=dict(best.config), box="box", now_utc=NOW)
     step = plan.next_step(see(ledger), [])
     play(ledger, step, World(bend=newer))  # type: ignore[arg-type]
     band, sessions = best_of.level(see(ledger), best.config, 1)

@@ -11,7 +11,7 @@ from records import NOW, World, lever, play
 from flywheel.ledger import views
 from flywheel.ledger.rows import View
 from flywheel.ledger.store import Ledger
-from flywheel.loop import judge, plan
+from flywheel.loop import plan, planned
 from flywheel.loop.detach import words
 from flywheel.loop.epoch import declare, ends
 from flywheel.loop.halting import Evidence
@@ -28,7 +28,7 @@ def order(folder: Path, **fields: object) -> Order:
 def view(tmp_path: Path) -> View:
     """A campaign on box b with one run."""
     ledger = Ledger.open(tmp_path / "ledger.db")
-    judge.open_campaign(ledger, QUICK, start={}, box="b", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={}, box="b", now_utc=NOW)
     with ledger.reading() as connection:
         step = plan.next_step(views.load(connection), [lever()])
     assert isinstance(step, plan.NextBlock)

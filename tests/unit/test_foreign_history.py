@@ -19,7 +19,7 @@ from flywheel.foreign import history, reading
 from flywheel.ledger import models, views
 from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.store import Ledger
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.statistics.campaign import QUICK
 
 
@@ -149,7 +149,7 @@ def test_two_imported_logs_of_one_ruler_compare_by_category(
 
 def test_imported_numbers_never_compare_with_ours_and_the_fields_are_named(folder: Path) -> None:
     ledger = Ledger.open(folder / "l.db")
-    judge.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
     drive(ledger, [lever()], World({'{"threads":2}': -0.05}))
     with ledger.transaction() as writer:
         history.append(writer, reading.read(folder / "good.log"), NOW)
@@ -169,7 +169,7 @@ def test_history_reads_again_to_the_same_and_says_where_it_does_not(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger.open(folder / "l.db")
-    judge.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
     with ledger.transaction() as writer:
         for name in ("good.log", "cut.log", "guard.log"):
             history.append(writer, reading.read(folder / name), NOW)

@@ -23,7 +23,7 @@ from flywheel.errors import LedgerError, UsageError
 from flywheel.files import dump
 from flywheel.ledger import halts, views
 from flywheel.ledger.store import Ledger
-from flywheel.loop import glance, judge
+from flywheel.loop import glance, planned
 from flywheel.statistics.campaign import QUICK
 
 FAST = {'{"threads":2}': -0.05}
@@ -31,7 +31,7 @@ FAST = {'{"threads":2}': -0.05}
 
 def campaign(path: Path) -> Ledger:
     ledger = Ledger.open(path)
-    judge.open_campaign(ledger, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
     return ledger
 
 

@@ -12,7 +12,7 @@ from records import NOW, World, drive, lever, manifest_of, play
 from flywheel.ledger import halts, views
 from flywheel.ledger.rows import View
 from flywheel.ledger.store import Ledger
-from flywheel.loop import judge, plan
+from flywheel.loop import judge, plan, planned
 from flywheel.loop.halting import Alarm, alarms
 from flywheel.statistics.campaign import QUICK
 
@@ -23,7 +23,7 @@ Fails = Callable[[plan.NextBlock], tuple[str, str] | None]
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     opened = Ledger.open(tmp_path / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
     yield opened
     opened.close()
 
@@ -89,8 +89,8 @@ def test_memory_that_did_not_come_back_halts(ledger: Ledger) -> None:
     step = plan.next_step(see(ledger), [])
     assert isinstance(step, plan.NextBlock)
     made = World().run(step, step.loads()[0])
-    judge.plan_block(ledger, step, now_utc=NOW)
-    judge.start_run(ledger, manifest_of(made, block_id=step.block_id), slot=0, now_utc=NOW)
+    planned.plan_block(ledger, step, now_utc=NOW)
+    planned.start_run(ledger, manifest_of(made, block_id=step.block_id), slot=0, now_utc=NOW)
     evidence = {"exit": {"guard": {"memory_back": False}}}
     end = judge.RunEnd("killed", "exit_signal", "SIGKILL", NOW, NOW, 1, -9, evidence)
     judge.enter(ledger, made.run_id, end, None, None, now_utc=NOW)

@@ -14,7 +14,7 @@ from flywheel.ledger import views
 from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.views import VariantRow, View
-from flywheel.loop import judge, plan
+from flywheel.loop import judge, plan, planned
 from flywheel.loop.readjudicate import readjudicate
 from flywheel.statistics.campaign import QUICK
 
@@ -25,7 +25,7 @@ FAST = {'{"threads":2}': -0.05}
 def ledger(tmp_path: Path) -> Ledger:
     """A ledger with a quick campaign."""
     opened = Ledger.open(tmp_path / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
     yield opened
     opened.close()
 
@@ -313,11 +313,11 @@ def test_a_late_load_of_a_void_block_changes_nothing(ledger: Ledger) -> None:
         play(ledger, step, World())
         step = plan.next_step(see(ledger), levers)
     assert isinstance(step, plan.NextBlock)
-    judge.plan_block(ledger, step, now_utc=NOW)
+    planned.plan_block(ledger, step, now_utc=NOW)
     dead = judge.RunEnd("killed", "guard_kill", "x", NOW, NOW, 1)
     for load in step.loads()[:2]:
         manifest = manifest_of(World().run(step, load), block_id=step.block_id)
-        judge.start_run(ledger, manifest, slot=load.slot, now_utc=NOW)
+        planned.start_run(ledger, manifest, slot=load.slot, now_utc=NOW)
         entered = judge.enter(ledger, manifest.run_id, dead, None, None, now_utc=NOW)
         assert entered.void == "guard_kill"
     assert see(ledger).block(step.block_id).void_code == "guard_kill"
@@ -331,7 +331,7 @@ def test_a_run_is_entered_once(ledger: Ledger) -> None:
     end = judge.RunEnd("ok", "", "", NOW, NOW, 1)
     with pytest.raises(LedgerError, match="refused"):
         judge.enter(ledger, made.run_id, end, text_of(made), made, now_utc=NOW)
-    judge.plan_block(ledger, replace(step, new_block=False), now_utc=NOW)
+    planned.plan_block(ledger, replace(step, new_block=False), now_utc=NOW)
     assert manifest_of(made).run_id == made.run_id
 
 
@@ -339,6 +339,6 @@ def test_a_ledger_without_a_campaign_says_so(tmp_path: Path) -> None:
     empty = Ledger.open(tmp_path / "empty.db")
     step = plan.PricedOut(lever(), "v0001", {}, {}, "x")
     with pytest.raises(LedgerError, match="no campaign"):
-        judge.price_out(empty, step, now_utc=NOW)
+        planned.price_out(empty, step, now_utc=NOW)
     with pytest.raises(LedgerError, match="no campaign"):
         plan.next_step(views.View(), [])

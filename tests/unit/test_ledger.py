@@ -16,7 +16,7 @@ from flywheel.errors import LedgerError, LedgerVersionError
 from flywheel.ledger import halts, models, takeovers, views
 from flywheel.ledger.schema import APPLICATION_ID
 from flywheel.ledger.store import Ledger, check_integrity, log_text
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.statistics.campaign import QUICK
 
 
@@ -31,7 +31,7 @@ def ledger(tmp_path: Path) -> Ledger:
 @pytest.fixture
 def filled(ledger: Ledger) -> Ledger:
     """A ledger in which every table has a row."""
-    judge.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
     effects = {'{"threads":2}': -0.05}
     world = World(effects, fails=lambda s: ("dead", "x") if s.number == 3 else None)
     family = [lever(f"tile{n}", {"row_tile": n}) for n in (1, 2)]
@@ -39,7 +39,7 @@ def filled(ledger: Ledger) -> Ledger:
     # Cold levers that lose, enough of them for two screens in a row.
     cold = [lever(f"x{n}", {f"x{n}": "on"}, hot=False) for n in range(4)]
     drive(ledger, cold, World({f'{{"x{n}":"on"}}': 0.2 for n in range(4)}))
-    judge.close_campaign(ledger, 1, "done", now_utc=NOW)
+    planned.close_campaign(ledger, 1, "done", now_utc=NOW)
     halts.halt(ledger, "test", "a fault", None, NOW)
     halts.resume(ledger, "looked at it", NOW)
     takeovers.record(ledger, path="d", device="cpu", previous={}, proof="gone", now_utc=NOW)

@@ -19,7 +19,7 @@ from flywheel.errors import LedgerError, UsageError
 from flywheel.ledger import backup, halts, models, portable, views
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.verify import Verified, verify
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.statistics.campaign import QUICK
 
 
@@ -27,7 +27,7 @@ from flywheel.statistics.campaign import QUICK
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger with a promotion, a void block and a halt, for each test to copy."""
     opened = Ledger.open(tmp_path_factory.mktemp("made") / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     fails = {3: ("dead", "it died")}
     world = World({'{"threads":2}': -0.05}, fails=lambda s: fails.get(s.number))
     drive(opened, [lever()], world)

@@ -23,7 +23,7 @@ from flywheel.errors import LedgerBusy, LedgerError, LedgerPlaceError
 from flywheel.ledger import backup, models, place, store, views
 from flywheel.ledger.opening import open_for_writing
 from flywheel.ledger.store import Ledger, check_integrity
-from flywheel.loop import glance, judge
+from flywheel.loop import glance, planned
 from flywheel.statistics.campaign import QUICK
 
 LATER = "2026-11-28T23:00:00Z"
@@ -33,7 +33,7 @@ LATER = "2026-11-28T23:00:00Z"
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small ledger, for each test to copy."""
     opened = Ledger.open(tmp_path_factory.mktemp("made") / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     drive(opened, [lever()], World({'{"threads":2}': -0.05}))
     opened.close()
     return opened.path

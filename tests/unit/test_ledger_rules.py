@@ -17,7 +17,7 @@ from records import NOW, World, drive, lever, manifest_of, record, text_of
 from flywheel.errors import LedgerError
 from flywheel.ledger import evidence, halts, integrity, models, takeovers, views
 from flywheel.ledger.store import Ledger
-from flywheel.loop import judge
+from flywheel.loop import judge, planned
 from flywheel.run.parse import parse
 from flywheel.statistics.campaign import QUICK
 
@@ -26,7 +26,7 @@ from flywheel.statistics.campaign import QUICK
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger with a promotion, a void block and screens, for each test to copy."""
     opened = Ledger.open(tmp_path_factory.mktemp("made") / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     fails = {3: ("dead", "it died")}
     world = World({'{"threads":2}': -0.05}, fails=lambda s: fails.get(s.number))
     family = [lever(f"tile{n}", {"row_tile": n}) for n in (1, 2)]
@@ -59,7 +59,7 @@ def test_no_row_is_replaced(ledger: Ledger, table: str) -> None:
     halts.halt(ledger, "test", "a fault", None, NOW)
     halts.resume(ledger, "looked at it", NOW)
     takeovers.record(ledger, path="d", device="cpu", previous={}, proof="gone", now_utc=NOW)
-    judge.close_campaign(ledger, 1, "done", now_utc=NOW)
+    planned.close_campaign(ledger, 1, "done", now_utc=NOW)
     import_history(ledger, NOW)
     again = f"INSERT OR REPLACE INTO {table} SELECT * FROM {table} LIMIT 1"
     refused(ledger, again, "append-only")

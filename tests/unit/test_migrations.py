@@ -15,7 +15,7 @@ from flywheel.errors import LedgerError
 from flywheel.ledger import backup, halts, integrity, migrations, models, views
 from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.store import Ledger, check_integrity
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.statistics.campaign import QUICK
 
 OLD = Path(__file__).parent / "fixtures" / "ledger-v1.db.gz"
@@ -78,7 +78,7 @@ def test_an_old_ledger_is_read_without_being_changed(old: Path) -> None:
         assert halts.standing(connection) == ()
     assert rebuild(ledger).same
     with pytest.raises(LedgerError, match="opened to be read"):
-        judge.close_campaign(ledger, 1, "again", now_utc=NOW)
+        planned.close_campaign(ledger, 1, "again", now_utc=NOW)
     ledger.close()
     assert old.read_bytes() == before
     assert sorted(p.name for p in old.parent.iterdir()) == ["ledger.db"]
@@ -89,7 +89,7 @@ def test_an_old_ledger_comes_to_the_same_best_and_goes_on(old: Path) -> None:
     found = rebuild(ledger)
     assert found.same
     assert found.best.config == {"threads": 2}
-    judge.open_campaign(ledger, QUICK, start=dict(found.best.config), box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start=dict(found.best.config), box="box", now_utc=NOW)
     halts.halt(ledger, "test", "a fault", None, NOW)
     ledger.close()
 

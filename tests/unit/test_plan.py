@@ -13,7 +13,7 @@ from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.views import View
 from flywheel.lever import KINDS, Lever
-from flywheel.loop import judge, plan
+from flywheel.loop import judge, plan, planned
 from flywheel.loop.eligible import admit
 from flywheel.loop.ranking import ranked
 from flywheel.statistics.campaign import QUICK, Settings
@@ -24,7 +24,7 @@ FAST = {'{"threads":2}': -0.05}
 def fresh(path: Path, settings: Settings = QUICK, **start: object) -> Ledger:
     """A ledger with one campaign."""
     ledger = Ledger.open(path / "ledger.db")
-    judge.open_campaign(ledger, settings, start=start, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, settings, start=start, box="box", now_utc=NOW)
     return ledger
 
 
@@ -87,12 +87,12 @@ def test_an_interrupted_block_is_taken_up_where_it_stopped(tmp_path: Path) -> No
     ledger = calibrated(tmp_path)
     levers = [lever("cold", {"compile": "step"}, hot=False)]
     step = _lever_step(ledger, levers)
-    judge.plan_block(ledger, step, now_utc=NOW)
+    planned.plan_block(ledger, step, now_utc=NOW)
     again = plan.next_step(see(ledger), levers)
     assert isinstance(again, plan.NextBlock)
     assert (again.block_id, again.new_block, again.new_variant) == (step.block_id, False, False)
     assert again.loads() == step.loads()
-    judge.plan_block(ledger, again, now_utc=NOW)
+    planned.plan_block(ledger, again, now_utc=NOW)
     play_one = replace(step, new_block=False)
     world, load = World(), step.loads()[0]
     from records import manifest_of, text_of
@@ -101,7 +101,7 @@ def test_an_interrupted_block_is_taken_up_where_it_stopped(tmp_path: Path) -> No
 
     made = world.run(play_one, load)
     manifest = manifest_of(made, block_id=step.block_id)
-    judge.start_run(ledger, manifest, slot=0, now_utc=NOW)
+    planned.start_run(ledger, manifest, slot=0, now_utc=NOW)
     text = text_of(made)
     end = judge.RunEnd("ok", "", "", NOW, NOW, 1)
     entered = judge.enter(ledger, made.run_id, end, text, parse(text, manifest), now_utc=NOW)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ def test_what_the_incumbent_has_is_skipped(tmp_path: Path) -> None:
 def test_a_closed_lever_stays_closed_while_nothing_changed(tmp_path: Path) -> None:
     ledger = fresh(tmp_path)
     drive(ledger, [lever("flat", {"x": 1})], World())
-    judge.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
     drive(ledger, [], World(seed=2))
     view = see(ledger)
     ready, refused = admit(view, [lever("flat", {"x": 1})], best_of.fold(view), {}, KINDS)
@@ -182,7 +182,7 @@ def test_a_closed_lever_stays_closed_while_nothing_changed(tmp_path: Path) -> No
 def test_a_changed_condition_reopens_at_lower_odds(tmp_path: Path) -> None:
     ledger = fresh(tmp_path)
     drive(ledger, [lever("flat", {"x": 1})], World())
-    judge.open_campaign(ledger, QUICK, start={"moe": "gather"}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={"moe": "gather"}, box="box", now_utc=NOW)
     view = see(ledger)
     ready, _ = admit(view, [lever("flat", {"x": 1})], best_of.fold(view), {}, KINDS)
     assert ready[0].discount < 1
@@ -208,7 +208,7 @@ def test_a_deferred_lever_may_be_tried_in_the_next_campaign(tmp_path: Path) -> N
     ledger = fresh(tmp_path)
     world = World(fails=lambda s: ("timeout", "slow") if s.purpose == "lever" else None)
     drive(ledger, [lever("dead", {"x": 1})], world)
-    judge.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
     view = see(ledger)
     ready, _ = admit(view, [lever("dead", {"x": 1})], best_of.fold(view), {}, KINDS)
     assert "again after D" in ready[0].note
@@ -355,12 +355,12 @@ def test_a_new_campaign_goes_on_from_the_best(tmp_path: Path) -> None:
     ledger = fresh(tmp_path)
     drive(ledger, [lever("fast")], World(FAST))
     best = best_of.fold(see(ledger))
-    judge.open_campaign(ledger, QUICK, start=best.config, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start=best.config, box="box", now_utc=NOW)
     view = see(ledger)
     again = best_of.fold(view)
     assert (again.config, again.promotions) == (best.config, best.promotions)
     assert again.first_config == {}
     drive(ledger, [lever("more", {"x": 1})], World({**FAST, '{"x":1}': -0.04}, seed=3))
     assert best_of.fold(see(ledger)).config == {"threads": 2, "x": 1}
-    judge.open_campaign(ledger, QUICK, start={"y": 1}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={"y": 1}, box="box", now_utc=NOW)
     assert best_of.fold(see(ledger)).promotions == ()

@@ -18,7 +18,7 @@ from flywheel.ledger import views
 from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.rows import CampaignRow, View
 from flywheel.ledger.store import Ledger
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.loop.readjudicate import judge_again, readjudicate
 from flywheel.statistics.campaign import QUICK
 from flywheel.statistics.decide import RULE_VERSION, Rule
@@ -34,7 +34,7 @@ LEVERS = [
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """A ledger after a whole quick campaign."""
     opened = Ledger.open(tmp_path / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
     drive(opened, LEVERS, World(GAINS))
     yield opened
     opened.close()
@@ -126,7 +126,7 @@ def test_a_laxer_rule_stops_at_the_block_where_it_would_have_stopped(ledger: Led
 def test_promotions_that_rest_on_a_fallen_one_are_named(tmp_path: Path) -> None:
     small_then_large = World({'{"threads":2}': -0.03, '{"attention":"bmm"}': -0.08})
     ledger = Ledger.open(tmp_path / "other.db")
-    judge.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
     drive(ledger, [lever("a"), lever("b", {"attention": "bmm"})], small_then_large)
 
     def between(campaign: CampaignRow) -> Rule:
@@ -183,7 +183,7 @@ def test_a_changed_rule_never_bears_a_released_name(ledger: Ledger) -> None:
 
 def test_another_screen_lets_through_what_was_turned_away_and_back_again(tmp_path: Path) -> None:
     opened = Ledger.open(tmp_path / "screens.db")
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     levers = [lever(name, {name: "on"}, hot=False) for name in ("x", "y")]
     # On this box the load of x came out ahead, but by too little for the rule's own screen.
     world = World({'{"x":"on"}': -0.001, '{"y":"on"}': 0.1}, load_sd=0.003, seed=2)

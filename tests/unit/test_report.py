@@ -17,7 +17,7 @@ from rich.console import Console
 from flywheel.errors import LedgerError
 from flywheel.ledger import halts, views
 from flywheel.ledger.store import Ledger
-from flywheel.loop import judge, plan
+from flywheel.loop import plan, planned
 from flywheel.report import headline, html, tables
 from flywheel.report.document import Document
 from flywheel.report.gather import describe, gather
@@ -151,7 +151,7 @@ def test_energy_is_summed_where_it_was_recorded(ledger: Ledger) -> None:
 
 def test_an_unbounded_end_is_null_with_a_flag(tmp_path: Path) -> None:
     opened = Ledger.open(tmp_path / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     with opened.reading() as connection:
         first = plan.next_step(views.load(connection), [])
     assert isinstance(first, plan.NextBlock)
@@ -175,7 +175,7 @@ def test_since_leaves_out_what_ended_before(ledger: Ledger) -> None:
 
 def test_a_standing_halt_is_on_the_first_screen(tmp_path: Path) -> None:
     opened = Ledger.open(tmp_path / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     halts.halt(opened, "memory_not_back", "9 GB did not come back", None, NOW)
     halted = gather(opened, [])
     text = flat(on_terminal(halted, 80))
@@ -222,7 +222,7 @@ def test_a_report_in_the_middle_of_a_campaign(tmp_path: Path) -> None:
     opened = Ledger.open(tmp_path / "ledger.db")
     with pytest.raises(LedgerError, match="no campaign"):
         gather(opened, [])
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     empty = gather(opened, [lever()])
     assert empty.incumbent.text == "not measured yet"
     assert empty.detail is None

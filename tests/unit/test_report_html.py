@@ -13,7 +13,7 @@ import pytest
 from records import NOW, lever
 from reports import LEVERS, finished
 
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.report import glyphs, html, plots
 from flywheel.report.document import Document, Row
 from flywheel.report.evidence import evidence
@@ -222,7 +222,7 @@ def test_kept_lines_are_those_that_numbers_stand_on() -> None:
 
 def test_runs_of_an_earlier_campaign_are_named_without_a_dead_link(tmp_path: Path) -> None:
     opened = finished(tmp_path / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={"threads": 2}, box="h200-1", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={"threads": 2}, box="h200-1", now_utc=NOW)
     page = html.render(gather(opened, LEVERS, with_evidence=True))
     tree = Tree(page)
     ids = {a["id"] for _, a in tree.tags if a.get("id")}

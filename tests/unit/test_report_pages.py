@@ -21,7 +21,7 @@ from flywheel.cli import app as cli
 from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger, log_text
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.report import (
     diff_page,
     find,
@@ -333,7 +333,7 @@ def test_runs_md_lists_every_run_with_its_reason(made: views.View) -> None:
 def test_the_head_registry_says_when_there_is_none(made: views.View, tmp_path: Path) -> None:
     assert "No head arm has been recorded" in heads_md.render(made)
     opened = Ledger.open(tmp_path / "heads.db")
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     head = lever("deeper", {"head": "heads/deeper"}, kind="head")
     drive(opened, [head], World({'{"head":"heads/deeper"}': -0.05}))
     with opened.reading() as connection:
@@ -411,7 +411,7 @@ def test_output_without_utf8_is_ascii_and_no_traceback(
 def test_a_screen_is_told_on_the_pages_of_both_its_levers(tmp_path: Path) -> None:
     levers = [lever(name, {name: "on"}, hot=False) for name in ("quick", "slow")]
     opened = Ledger.open(tmp_path / "screens.db")
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     drive(opened, levers, World({'{"quick":"on"}': -0.06, '{"slow":"on"}': 0.06}, load_sd=0.004))
     with opened.reading() as connection:
         view = views.load(connection)
@@ -437,7 +437,7 @@ def test_a_screen_is_told_on_the_pages_of_both_its_levers(tmp_path: Path) -> Non
 def test_what_a_screen_turned_away_never_stands_on_no_blocks(tmp_path: Path) -> None:
     levers = [lever(name, {name: "on"}, hot=False) for name in ("quick", "slow")]
     opened = Ledger.open(tmp_path / "screens.db")
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     drive(opened, levers, World({'{"quick":"on"}': -0.06, '{"slow":"on"}': 0.06}, load_sd=0.004))
     with opened.reading() as connection:
         view = views.load(connection)

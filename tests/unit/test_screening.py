@@ -21,7 +21,7 @@ from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.rows import BlockRow, VariantRow, View
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import bracket, judge, plan
+from flywheel.loop import bracket, judge, plan, planned
 from flywheel.run import lineage
 from flywheel.run.record import RunRecord
 from flywheel.statistics.campaign import QUICK
@@ -33,7 +33,7 @@ GAINS = {'{"fast":"on"}': -0.06, '{"slow":"on"}': 0.06}
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """A ledger with a quick campaign."""
     opened = Ledger.open(tmp_path / "ledger.db")
-    judge.open_campaign(opened, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
     yield opened
     opened.close()
 
@@ -133,9 +133,9 @@ def test_a_family_is_screened_without_others_in_between(ledger: Ledger) -> None:
 
 
 def test_levers_are_screened_when_tests_are_scarce(ledger: Ledger) -> None:
-    judge.close_campaign(ledger, 1, "small", now_utc=NOW)
+    planned.close_campaign(ledger, 1, "small", now_utc=NOW)
     scarce = replace(QUICK, budget=5)
-    judge.open_campaign(ledger, scarce, start={"moe": "loop"}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, scarce, start={"moe": "loop"}, box="box", now_utc=NOW)
     many = [lever(f"x{i}", {f"x{i}": "on"}) for i in range(7)]
     drive(ledger, [*many, lever("fast", {"fast": "on"}, predicted_gain=0.001)], World(GAINS))
     assert found(ledger, "fast").decision.promoted
@@ -176,10 +176,10 @@ def test_a_screen_that_was_cut_short_goes_on_where_it_stopped(ledger: Ledger) ->
             break
         play(ledger, step, world)
     assert isinstance(step, plan.NextBlock)
-    judge.plan_block(ledger, step, now_utc=NOW)
+    planned.plan_block(ledger, step, now_utc=NOW)
     load = step.loads()[0]
     made = world.run(step, load)
-    judge.start_run(ledger, manifest_of(made, block_id=step.block_id), slot=0, now_utc=NOW)
+    planned.start_run(ledger, manifest_of(made, block_id=step.block_id), slot=0, now_utc=NOW)
     again = plan.next_step(see(ledger), levers)
     assert again.block_id == step.block_id
     assert again.screen
@@ -366,7 +366,7 @@ def test_a_screen_that_waited_for_its_turn_is_planned_again(ledger: Ledger) -> N
     assert isinstance(again, plan.NextBlock)
     assert (again.lever, again.opens_with) == (step.lever, None)
     assert not bracket.outdated(see(ledger), again, late)
-    judge.plan_block(ledger, step, now_utc=soon)
+    planned.plan_block(ledger, step, now_utc=soon)
     going = plan.next_step(see(ledger), levers, now_utc=late)
     assert isinstance(going, plan.NextBlock)
     assert going.opens_with == step.opens_with

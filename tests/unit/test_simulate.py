@@ -15,7 +15,7 @@ from records import NOW, World, drive, lever
 from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.simulate import __main__ as program, page, plot
 from flywheel.simulate.box import BOXES, Box, Machine
 from flywheel.simulate.outcome import Outcome, Summary, summarise
@@ -176,7 +176,7 @@ def test_shuffled_labels_of_a_real_history_promote_next_to_nothing(
     """The ledger has a clear promotion; with its labels shuffled it must go."""
     path = tmp_path / "ledger.db"
     ledger = Ledger.open(path)
-    judge.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
     drive(ledger, [lever(f"l{i}", {f"f{i}": "on"}) for i in range(3)],
           World({'{"f0":"on"}': -0.06}))
     with ledger.reading() as connection:

@@ -20,7 +20,7 @@ from flywheel.errors import UsageError
 from flywheel.foreign import history, reading
 from flywheel.foreign.record import DecodeLog
 from flywheel.ledger.store import Ledger
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.run.parse import parse
 from flywheel.run.refusal import Refusal
 from flywheel.statistics.campaign import QUICK
@@ -199,7 +199,7 @@ def test_our_own_runs_are_analysed_from_their_stored_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened = Ledger.open(tmp_path / "l.db")
-    judge.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
     drive(opened, [lever()], World({'{"threads":2}': -0.05}))
     opened.close()
     assert cli.main(["report", "--json", "--ledger", str(tmp_path / "l.db"), "width"]) == 0

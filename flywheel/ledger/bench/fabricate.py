@@ -20,7 +20,7 @@ from flywheel.ledger import models
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.writer import Writer
 from flywheel.lever import Lever, canonical, fingerprint, null_lever
-from flywheel.loop import judge
+from flywheel.loop import planned
 from flywheel.ruler import Ruler
 from flywheel.run.manifest import Manifest, engine_config
 from flywheel.statistics.campaign import FULL
@@ -73,8 +73,8 @@ class _Maker:
     def campaign(self, wanted: int) -> None:
         """One epoch: nulls, then levers, each with its decision, as long as more is wanted."""
         if self.campaigns:
-            judge.close_campaign(self.ledger, self.campaigns, "spent", now_utc=self.now())
-        self.campaigns = judge.open_campaign(
+            planned.close_campaign(self.ledger, self.campaigns, "spent", now_utc=self.now())
+        self.campaigns = planned.open_campaign(
             self.ledger, FULL, start=self.incumbent, box="made up", now_utc=self.now()
         )
         self.tests = self.promotions = 0
