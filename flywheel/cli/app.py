@@ -195,6 +195,7 @@ _ClickError: type[Exception] = next(
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code and never lets a traceback out for a user's mistake."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _open_streams()
     try:
         for word in arguments:
             require_text(word)
@@ -221,6 +222,22 @@ def main(arguments: list[str] | None = None) -> int:
     if result == INTERRUPTED:  # how typer reports a Ctrl-C that no command caught
         return _fail("interrupted", FAILED, arguments)
     return result if isinstance(result, int) else 0
+
+
+def _open_streams() -> None:
+    """Standard streams that were closed lead nowhere: else the next file opened would be one."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null == fd:
+                os.set_inheritable(fd, True)
+            else:
+                os.dup2(null, fd)
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115 - for all time
 
 
 def _fail(text: str, code: int, arguments: list[str]) -> int:

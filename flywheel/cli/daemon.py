@@ -89,6 +89,8 @@ def _progress(path: Path, run_id: object) -> dict[str, Any] | None:
 
 def _phases(path: Path, runs: Sequence[str]) -> dict[str, str]:
     """What is seen from outside of runs that no loop watches."""
+    if not runs:
+        return {}
     from flywheel.run import launch
 
     return {run: launch.look(path.parent / "runs" / run).phase for run in runs}

@@ -61,6 +61,7 @@ def start(ledger: Path, arguments: list[str], patience_s: float = PATIENCE_S) ->
     place.check(ledger)
     log = log_path(ledger)
     reader, writer = os.pipe()
+    child: subprocess.Popen[bytes] | None = None
     try:
         with log.open("ab") as stream:
             stream.write(f"-- {utc_text()} flywheel run {' '.join(arguments)}\n".encode())
@@ -80,6 +81,11 @@ def start(ledger: Path, arguments: list[str], patience_s: float = PATIENCE_S) ->
         told = _listen(reader, patience_s)
     except OSError as error:
         raise FlywheelError(f"the daemon could not be started: {error}.") from error
+    except KeyboardInterrupt:
+        # Whoever takes the start back wants no loop that he cannot see.
+        if child is not None:
+            child.terminate()
+        raise
     finally:
         for fd in (reader, writer):
             if fd >= 0:

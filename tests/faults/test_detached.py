@@ -82,6 +82,38 @@ def test_a_daemon_that_cannot_start_says_why_with_its_own_code(box: Box) -> None
     assert "is not a checkpoint" in wrong.stderr
 
 
+def test_a_start_that_is_taken_back_leaves_no_loop(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        box.running()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flywheel.loop.detach._listen", interrupted)
+    done = box.say("run", "--detach", *box.run_words()[1:],
+                   FLYWHEEL_ENGINE=box.environment("--sleep", "60")["FLYWHEEL_ENGINE"])  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "flywheel: interrupted.\n"
+    wait_for(lambda: holder(daemon_path(box.root / "ledger.db")) is None)
+    assert [(row.outcome, row.code) for row in box.rows()] == [("blocked", "interrupted")]
+
+
+def test_a_daemon_starts_from_a_shell_without_standard_streams(box: Box) -> None:
+    words = box.command("run", "--detach", *box.run_words("--budget-runs", "1")[1:])
+    script = 'exec "$@" <&- >&- 2>&-'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *words], cwd=box.root, env=box.environment("--sleep", "4"),
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0
+    held = holder(daemon_path(box.root / "ledger.db"))
+    assert held is not None, "it waited for the daemon's end"
+    box.detached.append(held.identity)
+    box.running()
+    assert "null: null" in (box.root / "ledger.db.daemon.log").read_text()
+    assert box.say("stop", "--now").returncode == 0
+
+
 def test_a_watcher_of_a_killed_daemon_says_so(box: Box) -> None:
     daemon = box.daemon(engine=("--sleep", "20"))
     box.running()
