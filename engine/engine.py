@@ -22,7 +22,7 @@ from engine.draft import DraftHead
 from engine.errors import ConfigError, ContextOverflow, NumericsError, PromptError
 from engine.geometry import Geometry
 from engine.model import Backbone
-from engine.sampling import Sampler, Sampling
+from engine.sampling import Sampler, Sampling, TokenLogprob
 from engine.state import State
 from engine.step import Tables
 from engine.verify import accepted, offered
@@ -52,6 +52,7 @@ class Commit:
     finish: str | None  # "stop" | "length" on the last commit
     round: Round | None
     prefill_ns: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()  # one a token where sampling asks for them
 
 
 class Engine:
@@ -136,8 +137,10 @@ class Engine:
         Raises PromptError for an empty or foreign prompt, ContextOverflow for one too long,
         NumericsError when the logits stop being finite.
         """
+        sampling = sampling or Sampling()
         self._check_prompt(prompt, max_new_tokens)
-        sampler = Sampler(sampling or Sampling())
+        self._check_tokens([token for token, _ in sampling.logit_bias], "logit_bias")
+        sampler = Sampler(sampling)
         ends = {self.geometry.eos_token_id, *stop_ids}
         drafter = self.drafter if speculative else None
         return _rounds(self.backbone, drafter, list(prompt), max_new_tokens, sampler, ends)
@@ -147,18 +150,15 @@ class Engine:
             raise PromptError("The prompt is empty; it needs at least one token.")
         if max_new_tokens < 1:
             raise PromptError(f"max_new_tokens must be at least 1; got {max_new_tokens}.")
-        stray = next((t for t in prompt if not 0 <= t < self.geometry.vocab_size), None)
-        if stray is not None:
-            raise PromptError(
-                f"The prompt holds token {stray}, outside the vocabulary of "
-                f"{self.geometry.vocab_size}."
-            )
+        self._check_tokens(prompt, "The prompt")
         if len(prompt) + max_new_tokens > self.config.context:
-            raise ContextOverflow(
-                f"This model's maximum context length is {self.config.context} tokens. "
-                f"However, you requested {len(prompt) + max_new_tokens} tokens "
-                f"({len(prompt)} in the prompt, {max_new_tokens} in the completion)."
-            )
+            raise ContextOverflow(len(prompt), max_new_tokens, self.config.context)
+
+    def _check_tokens(self, tokens: Sequence[int], where: str) -> None:
+        size = self.geometry.vocab_size
+        stray = next((t for t in tokens if not 0 <= t < size), None)
+        if stray is not None:
+            raise PromptError(f"{where} holds token {stray}, outside the vocabulary of {size}.")
 
 
 @torch.inference_mode()
@@ -175,7 +175,8 @@ def _rounds(
     logits = prefill(backbone, drafter, state, prompt)
     token = sampler.choose(finite(logits[-1:])[0], state.length)
     done = _finish(token in ends, 1, limit)
-    yield Commit((token,), done, None, time.perf_counter_ns() - started)
+    elapsed = time.perf_counter_ns() - started
+    yield Commit((token,), done, None, elapsed, sampler.take_logprobs())
     produced = 1
     while done is None:
         started = time.perf_counter_ns()
@@ -187,7 +188,8 @@ def _rounds(
         token = tokens[-1]
         done = _finish(stop is not None, produced, limit)
         elapsed = time.perf_counter_ns() - started
-        yield Commit(tuple(tokens), done, Round(len(sure), hits, elapsed, sure))
+        logprobs = sampler.take_logprobs()[: len(tokens)]
+        yield Commit(tuple(tokens), done, Round(len(sure), hits, elapsed, sure), logprobs=logprobs)
 
 
 def prefill(
@@ -242,10 +244,13 @@ def _verify_together(
     position = state.length
     forward = backbone.forward(torch.tensor([token, *drafts]), state)
     logits = finite(backbone.logits(forward))
-    targets = [sampler.choose(row, position + 1 + j) for j, row in enumerate(logits)]
-    kept = accepted(drafts, targets) + 1
-    state.commit(kept)
-    return targets[:kept], forward.taps[:kept]
+    targets: list[int] = []
+    for row in logits:
+        targets.append(sampler.choose(row, position + 1 + len(targets)))
+        if accepted(drafts, targets) < len(targets):
+            break
+    state.commit(len(targets))
+    return targets, forward.taps[: len(targets)]
 
 
 def _verify_apart(

@@ -24,7 +24,20 @@ class PromptError(EngineError):
 
 
 class ContextOverflow(PromptError):  # noqa: N818
-    """Prompt and requested tokens do not fit the context together."""
+    """Prompt and requested tokens do not fit the context together; all three are numbers of tokens.
+
+    Agents look for exactly this sentence to know that they must shorten their conversation.
+    """
+
+    def __init__(self, prompt: int, requested: int, context: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {context} tokens. "
+            f"However, you requested {prompt + requested} tokens "
+            f"({prompt} in the prompt, {requested} in the completion)."
+        )
+        self.prompt = prompt
+        self.requested = requested
+        self.context = context
 
 
 class ReplyError(EngineError):

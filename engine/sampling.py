@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,10 @@ class Sampling:
     top_k: int = 0  # 0 keeps all
     min_p: float = 0.0
     seed: int | None = None
+    frequency_penalty: float = 0.0  # taken from a token's logit once for each time it was chosen
+    presence_penalty: float = 0.0  # and once if it was chosen at all
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, added to its logit)
+    logprobs: int | None = None  # alternatives to report with every token; None reports nothing
 
     def __post_init__(self) -> None:
         checks = [
@@ -36,31 +41,73 @@ class Sampling:
             (0 < self.top_p <= 1, "top_p", "above 0 and at most 1"),
             (self.top_k >= 0, "top_k", "0 (off) or more"),
             (0 <= self.min_p <= 1, "min_p", "from 0 to 1"),
+            (abs(self.frequency_penalty) <= 2, "frequency_penalty", "from -2 to 2"),
+            (abs(self.presence_penalty) <= 2, "presence_penalty", "from -2 to 2"),
+            (self.logprobs is None or self.logprobs >= 0, "logprobs", "0 or more"),
         ]
         for good, name, rule in checks:
             if not good:
                 raise ConfigError(f"{name} must be {rule}; got {getattr(self, name)!r}.")
 
 
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A chosen token under the target's own distribution, before any filter, penalty or bias."""
+
+    token: int
+    logprob: float  # natural logarithm
+    top: tuple[tuple[int, float], ...]  # the likeliest tokens and theirs, best first
+
+
 class Sampler:
-    """Chooses tokens for one request; greedy when the temperature is 0."""
+    """Chooses tokens for one request; greedy when the temperature is 0.
+
+    What `choose` returns counts as said: call it once a position, in order, and only where every
+    token before is final.
+    """
 
     def __init__(self, sampling: Sampling) -> None:
         self._s = sampling
         self._seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         self._generator = torch.Generator()
+        self._penalises = bool(sampling.frequency_penalty or sampling.presence_penalty)
+        self._said: Counter[int] = Counter()
+        self._told: list[TokenLogprob] = []
 
     def choose(self, logits: Tensor, position: int) -> int:
         """Token for `position` from target `logits` [vocab]."""
-        if self._s.temperature == 0:
-            return int(logits.argmax())
-        return self._argmax(filtered(logits, self._s), position)
+        token = self._pick(logits, position)
+        if self._penalises:
+            self._said[token] += 1
+        if self._s.logprobs is not None:
+            self._told.append(told(logits, token, self._s.logprobs))
+        return token
 
     def propose(self, logits: Tensor, position: int) -> int:
         """Token for `position` from draft `logits` [vocab], with the target's noise."""
+        return self._pick(logits, position)
+
+    def take_logprobs(self) -> tuple[TokenLogprob, ...]:
+        """Those of the tokens chosen since the last call; none unless they were asked for."""
+        taken, self._told = tuple(self._told), []
+        return taken
+
+    def _pick(self, logits: Tensor, position: int) -> int:
+        scores = self._adjusted(logits)
         if self._s.temperature == 0:
-            return int(logits.argmax())
-        return self._argmax(filtered(logits, self._s), position)
+            return int(scores.argmax())
+        return self._argmax(filtered(scores, self._s), position)
+
+    def _adjusted(self, logits: Tensor) -> Tensor:
+        """`logits` after bias and penalties: the same tensor where there are none."""
+        if not (self._s.logit_bias or self._said):
+            return logits
+        scores = logits.clone()
+        for token, bias in self._s.logit_bias:
+            scores[token] += bias
+        for token, count in self._said.items():
+            scores[token] -= count * self._s.frequency_penalty + self._s.presence_penalty
+        return scores
 
     def _argmax(self, log_probabilities: Tensor, position: int) -> int:
         self._generator.manual_seed(_noise_key(self._seed, position))
@@ -69,6 +116,14 @@ class Sampler:
         )
         gumbel = -torch.log(-torch.log(uniform.clamp_min(torch.finfo(torch.float64).tiny)))
         return int((log_probabilities.double() + gumbel).argmax())
+
+
+def told(logits: Tensor, token: int, alternatives: int) -> TokenLogprob:
+    """The log-probability of `token` under `logits` [vocab], beside the likeliest ones."""
+    logp = torch.log_softmax(logits.double(), -1)
+    best = logp.topk(min(alternatives, logp.numel()))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return TokenLogprob(token, float(logp[token]), tuple(pairs))
 
 
 def _noise_key(seed: int, position: int) -> int:
