@@ -53,6 +53,7 @@ class Commit:
     round: Round | None
     prefill_ns: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()  # one a token where sampling asks for them
+    cached: int = 0  # prompt tokens that were remembered, on the first commit
 
 
 class Engine:

@@ -114,8 +114,13 @@ def tools(raw: Any, choice: Any) -> list[dict[str, Any]]:
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RequestError(f"tools[{i}] must hold a function with a name.", param=f"tools[{i}]")
     if choice not in (None, "auto", "none"):
-        raise RequestError(
-            "`tool_choice` must be auto or none; this server cannot force a call.",
-            param="tool_choice",
-        )
+        raise cannot_force()
     return [] if choice == "none" else raw
+
+
+def cannot_force() -> RequestError:
+    """For a tool choice that demands a call."""
+    return RequestError(
+        "`tool_choice` must be auto or none; this server cannot force a call.",
+        param="tool_choice",
+    )

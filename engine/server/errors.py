@@ -30,19 +30,30 @@ class RequestError(EngineError):
         self.code = code
 
 
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as a client sees it: a status and the body in OpenAI's shape."""
+    """An error as a client sees it: a status and a body in its protocol's shape."""
 
     status: int
     message: str
     kind: str = INVALID
     code: str | None = None
     param: str | None = None
+    messages_sentence: str | None = None  # what Anthropic's clients look for instead
 
     @property
-    def body(self) -> dict[str, Any]:
-        """The JSON body."""
+    def openai(self) -> dict[str, Any]:
+        """The JSON body for OpenAI's protocols."""
         return {
             "error": {
                 "message": self.message,
@@ -51,6 +62,13 @@ class Failure:
                 "code": self.code,
             }
         }
+
+    @property
+    def anthropic(self) -> dict[str, Any]:
+        """The JSON body for Anthropic's."""
+        kind = _ANTHROPIC_KINDS.get(self.status, INVALID)
+        message = self.messages_sentence or self.message
+        return {"type": "error", "error": {"type": kind, "message": message}}
 
     @property
     def headers(self) -> dict[str, str]:
@@ -65,7 +83,8 @@ def failure(error: BaseException) -> Failure:
         case RequestError():
             return Failure(error.status, message, error.kind, error.code, error.param)
         case ContextOverflow():
-            return Failure(400, message, code="context_length_exceeded", param="messages")
+            code, param = "context_length_exceeded", "messages"
+            return Failure(400, message, INVALID, code, param, _too_long(error))
         case PromptError():
             return Failure(400, message, param="messages")
         case ConfigError():
@@ -74,6 +93,16 @@ def failure(error: BaseException) -> Failure:
             return Failure(500, message, "server_error", "engine_fault")
     sentence = "The engine failed while it answered; the server's log has the details."
     return Failure(500, sentence, "server_error", "engine_fault")
+
+
+def _too_long(error: ContextOverflow) -> str:
+    """Anthropic's two sentences, of which clients match the beginning and the numbers."""
+    if error.prompt >= error.context:
+        return f"prompt is too long: {error.prompt} tokens > {error.context} maximum"
+    return (
+        f"input length and `max_tokens` exceed context limit: {error.prompt} + {error.requested}"
+        f" > {error.context}, decrease input length or `max_tokens` and try again"
+    )
 
 
 def no_route(method: str, path: str) -> RequestError:

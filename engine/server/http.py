@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -15,6 +18,22 @@ from engine.server.errors import body_too_large
 BODY_LIMIT_BYTES = 16 << 20
 # A client that still sends cannot read why it was refused, so a while longer is listened to.
 _DRAIN_LIMIT_BYTES = 64 << 20
+_ID_LIMIT = 128
+
+
+def frame(value: Mapping[str, Any], event: str | None = None) -> str:
+    """One server-sent event, named or not. JSON has no raw newline, so its data is one line."""
+    data = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return f"data: {data}\n\n" if event is None else f"event: {event}\ndata: {data}\n\n"
+
+
+def identity(request: Request) -> dict[str, str]:
+    """Headers that name the request: by the client's own id if it has one, always the same."""
+    state = request.scope.setdefault("state", {})
+    if "id" not in state:
+        own = request.headers.get("x-request-id", "")[:_ID_LIMIT]
+        state["id"] = own or f"req_{secrets.token_hex(12)}"
+    return {"X-Request-Id": state["id"], "Request-Id": state["id"]}
 
 
 async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
@@ -73,4 +92,12 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-__all__ = ["BODY_LIMIT_BYTES", "ClientDisconnect", "EventStream", "listening", "read_body"]
+__all__ = [
+    "BODY_LIMIT_BYTES",
+    "ClientDisconnect",
+    "EventStream",
+    "frame",
+    "identity",
+    "listening",
+    "read_body",
+]

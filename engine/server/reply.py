@@ -6,7 +6,8 @@ calls never reaches a client: a block that parses becomes calls, any other becom
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.errors import ReplyError
@@ -24,6 +25,77 @@ class Part:
 
     kind: Literal["reasoning", "content"]
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call with the id by which its result will be known."""
+
+    id: str
+    name: str
+    arguments: str
+
+    @classmethod
+    def of(cls, call: ToolCall) -> Call:
+        """`call` under a fresh id."""
+        return cls(f"call_{secrets.token_hex(12)}", call.name, call.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A visible token with its log-probability, and the likeliest ones as (token, logprob)."""
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...]
+    reasoning: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What became certain at once of choice `index`."""
+
+    index: int
+    parts: tuple[Part, ...]
+    scores: tuple[Scored, ...] = ()
+    calls: tuple[Call, ...] = ()
+    finish: str | None = None  # "stop" | "length" | "tool_calls" on a choice's last
+    stop: str | None = None  # the stop string that ended it
+
+
+@dataclass(slots=True)
+class Heard:
+    """One choice, put together."""
+
+    reasoning: str = ""
+    content: str = ""
+    scores: list[Scored] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    finish: str | None = None
+    stop: str | None = None
+
+    def hear(self, spoken: Spoken) -> None:
+        """Add what was spoken."""
+        for part in spoken.parts:
+            if part.kind == "reasoning":
+                self.reasoning += part.text
+            else:
+                self.content += part.text
+        self.scores += spoken.scores
+        self.calls += spoken.calls
+        self.finish, self.stop = spoken.finish, spoken.stop
+
+
+class PlainParts:
+    """A reply that is all text, as the text completions want it."""
+
+    def feed(self, text: str) -> list[Part]:
+        """The text."""
+        return _filled([Part("content", text)])
+
+    def finish(self) -> tuple[list[Part], tuple[ToolCall, ...]]:
+        """Nothing is held back."""
+        return [], ()
 
 
 class ReplyParts:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from engine import chat
@@ -15,15 +15,15 @@ from engine.config import EngineConfig
 from engine.engine import Commit, Engine
 from engine.errors import EngineError
 from engine.sampling import Sampling
+from engine.server.answer import Answer, Take
+from engine.server.ask import Ask, Dialogue, Prompt
 from engine.server.deployment import Deployment
 from engine.server.errors import RETRY_AFTER_S, no_model, unavailable
-from engine.server.request import ChatRequest
-from engine.server.wire import Usage
-from engine.server.worker import Event, Job, Worker
-from engine.stops import Delta, TextStream
-from engine.tokenizer import THINK_END, Tokenizer
-
-PING_S = 10.0
+from engine.server.metrics import Metrics
+from engine.server.reply import PlainParts, ReplyParts
+from engine.server.worker import Generation, Job, Worker
+from engine.stops import TextStream
+from engine.tokenizer import Tokenizer
 
 
 class Generates(Protocol):
@@ -32,7 +32,12 @@ class Generates(Protocol):
     config: EngineConfig
 
     def generate(
-        self, prompt: Sequence[int], *, max_new_tokens: int, sampling: Sampling | None = None
+        self,
+        prompt: Sequence[int],
+        *,
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        stop_ids: Collection[int] = (),
     ) -> Iterator[Commit]:
         """See `Engine.generate`."""
 
@@ -59,77 +64,10 @@ def load(deployment: Deployment, progress: Callable[[int, int], None]) -> Loaded
     return Loaded(engine, tokenizer, checkpoint_sha256(deployment.checkpoint, deployment.head))
 
 
-class Answer:
-    """One reply while it is generated, seen from the event loop."""
-
-    def __init__(self, prompt_tokens: int, think_end: int | None) -> None:
-        self.prompt_tokens = prompt_tokens
-        self._think_end = think_end
-        self._completion = 0
-        self._reasoning = 0
-        self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._cancel: Callable[[], None] = lambda: None
-        self.finish = "stop"
-
-    def bind(self, cancel: Callable[[], None]) -> None:
-        """What ends the work behind this answer."""
-        self._cancel = cancel
-
-    def deliver(self, event: Event) -> None:
-        """Hand over an event; may be called from any thread, at any time."""
-        try:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
-        except RuntimeError:  # the loop is gone, and with it everybody who waited
-            return
-
-    def cancel(self) -> None:
-        """Nobody listens any more (harmless after the end)."""
-        self._cancel()
-        self._events.put_nowait(None)
-
-    async def texts(self) -> AsyncIterator[str | None]:
-        """New text as it comes, None after a silence; ends with the reply or its cancellation.
-
-        Raises whatever the engine failed with.
-        """
-        while True:
-            try:
-                event = await asyncio.wait_for(self._events.get(), PING_S)
-            except TimeoutError:
-                yield None
-                continue
-            if event is None:
-                return
-            if isinstance(event, BaseException):
-                raise event
-            self._count(event)
-            yield event.text
-            if event.finish is not None:
-                self.finish = event.finish
-                return
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens so far."""
-        return Usage(self.prompt_tokens, self._completion, self._reasoning)
-
-    def _count(self, delta: Delta) -> None:
-        self._completion += len(delta.tokens)
-        if self._think_end is not None:
-            end = self._think_end
-            inside = delta.tokens.index(end) + 1 if end in delta.tokens else len(delta.tokens)
-            self._reasoning += inside
-            if end in delta.tokens:
-                self._think_end = None
-
-
 class Service:
     """The deployment, its worker, and what /health says about them."""
 
-    def __init__(
-        self, deployment: Deployment, *, waiting_limit: int, loader: Load = load
-    ) -> None:
+    def __init__(self, deployment: Deployment, *, waiting_limit: int, loader: Load = load) -> None:
         self.deployment = deployment
         self._loader = loader
         self.waiting_limit = waiting_limit
@@ -137,6 +75,7 @@ class Service:
         self._loaded: Loaded | None = None
         self._progress = (0, 0)
         self._worker = Worker(self._prepare, waiting_limit)
+        self.metrics = Metrics(self._worker)
         self._settled: Callable[[], None] = lambda: None
 
     def start(self, settled: Callable[[], None]) -> None:
@@ -168,23 +107,42 @@ class Service:
         if asked is not None and asked != self.deployment.name:
             raise no_model(asked, self.deployment.name)
 
-    async def submit(self, request: ChatRequest) -> Answer:
-        """Start to answer. Raises what is wrong with the prompt, or that the queue is full."""
-        model = self.loaded
-        prompt = await asyncio.to_thread(self._encode, model.tokenizer, request)
-        context = model.engine.config.context
-        commits = model.engine.generate(
-            prompt,
-            max_new_tokens=request.max_tokens or max(1, context - len(prompt)),
-            sampling=request.sampling,
-        )
-        think_end = model.tokenizer.control_id(THINK_END) if request.thinking else None
-        answer = Answer(len(prompt), think_end)
-        stream = TextStream(model.tokenizer.decoder(), request.stops)
-        job = Job(commits, stream, answer.deliver)
+    async def submit(self, ask: Ask) -> Answer:
+        """Start to answer. Raises what is wrong with a prompt, or that the queue is full."""
+        ids = [await self.encode(prompt) for prompt in ask.prompts]
+        chosen = [prompt for prompt in ids for _ in range(ask.n)]
+        takes = [self._take(index, ask) for index in range(len(chosen))]
+        answer = Answer(takes, ask.n, sum(len(prompt) for prompt in ids))
+        generations = [self._generation(i, prompt, ask) for i, prompt in enumerate(chosen)]
+        job = Job(generations, self.metrics.watching(answer.deliver, [len(p) for p in chosen]))
         answer.bind(lambda: self._worker.cancel(job))
         self._worker.submit(job)
+        self.metrics.requests.inc()
         return answer
+
+    async def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt; raises PromptError for a conversation without a form."""
+        return await asyncio.to_thread(self._encode, self.loaded.tokenizer, prompt)
+
+    def _generation(self, index: int, prompt: list[int], ask: Ask) -> Generation:
+        """Choice `index`: of a request with a seed, each draws by a seed of its own."""
+        model, sampling = self.loaded, ask.sampling
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=sampling.seed + index)
+        commits = model.engine.generate(
+            prompt,
+            max_new_tokens=ask.max_tokens or max(1, model.engine.config.context - len(prompt)),
+            sampling=sampling,
+            stop_ids=ask.stop_ids,
+        )
+        return Generation(commits, TextStream(model.tokenizer.decoder(), ask.stops), ask.stop_ids)
+
+    def _take(self, index: int, ask: Ask) -> Take:
+        dialogue = isinstance(ask.prompts[0], Dialogue)
+        parts = ReplyParts(thinking=ask.thinking, tools=ask.tools) if dialogue else PlainParts()
+        return Take(
+            index, self.loaded.tokenizer, parts, thinking=ask.thinking, one_call=ask.one_call
+        )
 
     def health(self) -> tuple[int, dict[str, Any]]:
         """Status and body of /health: 200 once requests are answered, 503 before."""
@@ -208,13 +166,17 @@ class Service:
         }
 
     @staticmethod
-    def _encode(tokenizer: Tokenizer, request: ChatRequest) -> list[int]:
+    def _encode(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return [tokenizer.bos_id, *tokenizer.encode(prompt)]
+        if isinstance(prompt, tuple):
+            return list(prompt)
         return chat.encode(
             tokenizer,
-            request.messages,
-            tools=request.tools,
-            thinking=request.thinking,
-            response_format=request.response_format,
+            prompt.messages,
+            tools=prompt.tools,
+            thinking=prompt.thinking,
+            response_format=prompt.response_format,
         )
 
     def _prepare(self) -> bool:
@@ -226,6 +188,12 @@ class Service:
         except Exception as error:  # not the user's doing: the log needs to know where
             traceback.print_exc()
             self.error = f"The model could not be loaded: {error!r}."
+        if self._loaded is not None:
+            self.metrics.describe(
+                model=self.deployment.name,
+                fingerprint=self._loaded.engine.config.fingerprint(),
+                decision=str(self.deployment.decision),
+            )
         self._settled()
         return self._loaded is not None
 

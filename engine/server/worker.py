@@ -8,23 +8,58 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 from engine.engine import Commit
 from engine.server.errors import busy, unavailable
 from engine.stops import Delta, TextStream
 
-Event = Delta | BaseException
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one commit brought choice `index`."""
+
+    index: int
+    delta: Delta
+    commit: Commit
+
+
+Event = Step | BaseException
 Deliver = Callable[[Event], None]
 
 
-class Job:
-    """One generation on its way. `deliver` is called on the worker's thread."""
+class Generation:
+    """One choice to be generated. Text of a token in `stop_ids` is not shown."""
 
-    def __init__(self, commits: Iterator[Commit], stream: TextStream, deliver: Deliver) -> None:
+    def __init__(
+        self, commits: Iterator[Commit], stream: TextStream, stop_ids: Collection[int] = ()
+    ) -> None:
         self._commits = cast(Generator[Commit], commits)
         self._stream = stream
+        self._stop_ids = stop_ids
+
+    def next(self) -> tuple[Delta, Commit]:
+        """The next commit and what it shows."""
+        commit = next(self._commits)
+        tokens = commit.tokens
+        hidden = commit.finish == "stop" and tokens[-1] in self._stop_ids
+        delta = self._stream.feed(tokens[:-1] if hidden else tokens, commit.finish)
+        if hidden and delta.stop is None:
+            delta = replace(delta, tokens=tokens)
+        return delta, commit
+
+    def close(self) -> None:
+        """End the engine's work."""
+        self._commits.close()
+
+
+class Job:
+    """A request's generations, one by one; `deliver` is called on the worker's thread."""
+
+    def __init__(self, generations: Sequence[Generation], deliver: Deliver) -> None:
+        self._generations = generations
         self._deliver = deliver
         self._cancelled = threading.Event()
 
@@ -39,16 +74,21 @@ class Job:
     def run(self) -> None:
         """Generate until the end, a stop string or a cancellation; errors are delivered."""
         try:
-            while not self._cancelled.is_set():
-                commit = next(self._commits)
-                delta = self._stream.feed(commit.tokens, commit.finish)
-                self._deliver(delta)
-                if delta.finish is not None:
-                    return
+            for index, generation in enumerate(self._generations):
+                self._run(index, generation)
         except Exception as error:
             self._deliver(error)
         finally:
-            self._commits.close()
+            for generation in self._generations:
+                generation.close()
+
+    def _run(self, index: int, generation: Generation) -> None:
+        finish = None
+        while finish is None and not self._cancelled.is_set():
+            delta, commit = generation.next()
+            self._deliver(Step(index, delta, commit))
+            finish = delta.finish
+        generation.close()
 
 
 class Worker:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from engine.config import EngineConfig
@@ -53,7 +53,12 @@ class Scripted:
         self._tokenizer = tokenizer
 
     def generate(
-        self, prompt: Sequence[int], *, max_new_tokens: int, sampling: Sampling | None = None
+        self,
+        prompt: Sequence[int],
+        *,
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        stop_ids: Collection[int] = (),
     ) -> Iterator[Commit]:
         """Commits of the script that the prompt names."""
         text = self._tokenizer.decode(prompt)

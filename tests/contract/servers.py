@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import openai
 
 HERE = Path(__file__).parent
@@ -29,6 +30,10 @@ class Running:
     def client(self) -> openai.OpenAI:
         """The official client, which by itself would hide errors behind retries."""
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+    def anthropic(self) -> anthropic.Anthropic:
+        """The same for Anthropic's."""
+        return anthropic.Anthropic(base_url=self.url, api_key="none", max_retries=0, timeout=60)
 
     def get(self, path: str) -> tuple[int, dict[str, Any]]:
         """Status and JSON of a GET."""

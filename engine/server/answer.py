@@ -1,0 +1,128 @@
+"""One answer while it is generated: steps of the engine in, spoken parts out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from engine.sampling import TokenLogprob
+from engine.server.reply import Call, PlainParts, ReplyParts, Scored, Spoken
+from engine.server.usage import Usage
+from engine.server.worker import Event, Step
+from engine.stops import Delta
+from engine.tokenizer import THINK_END, Tokenizer
+
+PING_S = 10.0
+
+
+class Take:
+    """One choice: what of it is reasoning, content, calls, and how many tokens each took."""
+
+    def __init__(
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        parts: ReplyParts | PlainParts,
+        *,
+        thinking: bool,
+        one_call: bool,
+    ) -> None:
+        self.completion = self.reasoning = self.cached = 0
+        self._index = index
+        self._tokenizer = tokenizer
+        self._parts = parts
+        self._think_end = tokenizer.control_id(THINK_END) if thinking else None
+        self._one_call = one_call
+
+    def hear(self, step: Step) -> Spoken:
+        """What `step` adds."""
+        delta = step.delta
+        self.cached += step.commit.cached
+        scores = self._count(delta, step.commit.logprobs)
+        parts = self._parts.feed(delta.text)
+        if delta.finish is None:
+            return Spoken(self._index, tuple(parts), scores)
+        rest, found = self._parts.finish()
+        calls = tuple(Call.of(call) for call in (found[:1] if self._one_call else found))
+        finish = "tool_calls" if calls and delta.finish == "stop" else delta.finish
+        return Spoken(self._index, (*parts, *rest), scores, calls, finish, delta.stop)
+
+    def _count(self, delta: Delta, logprobs: Sequence[TokenLogprob]) -> tuple[Scored, ...]:
+        """Count the tokens of `delta`; log-probabilities past a stop string are dropped."""
+        before = len(delta.tokens) if self._think_end is not None else 0
+        if self._think_end in delta.tokens:
+            before = delta.tokens.index(self._think_end) + 1
+            self._think_end = None
+        self.completion += len(delta.tokens)
+        self.reasoning += before
+        told = list(enumerate(logprobs[: len(delta.tokens)]))
+        return tuple(self._scored(r, i < before) for i, r in told if self._visible(r.token))
+
+    def _visible(self, token: int) -> bool:
+        return token not in (self._tokenizer.eos_id, self._tokenizer.control_id(THINK_END))
+
+    def _scored(self, record: TokenLogprob, reasoning: bool) -> Scored:
+        spell = self._tokenizer.token_bytes
+        top = tuple((spell(token), logprob) for token, logprob in record.top)
+        return Scored(spell(record.token), record.logprob, top, reasoning)
+
+
+class Answer:
+    """All choices of one request, `n` a prompt in order, seen from the event loop.
+
+    `prompt_tokens` is the sum over its prompts, each counted once.
+    """
+
+    def __init__(self, takes: Sequence[Take], n: int, prompt_tokens: int) -> None:
+        self._takes = takes
+        self._n = n
+        self._prompt_tokens = prompt_tokens
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._cancel: Callable[[], None] = lambda: None
+
+    def bind(self, cancel: Callable[[], None]) -> None:
+        """What ends the work behind this answer."""
+        self._cancel = cancel
+
+    def deliver(self, event: Event) -> None:
+        """Hand over an event; may be called from any thread, at any time."""
+        try:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        except RuntimeError:  # the loop is gone, and with it everybody who waited
+            return
+
+    def cancel(self) -> None:
+        """Nobody listens any more (harmless after the end)."""
+        self._cancel()
+        self._events.put_nowait(None)
+
+    async def spoken(self) -> AsyncIterator[Spoken | None]:
+        """What is said as it comes, None after a silence; ends with the last choice.
+
+        Raises whatever the engine failed with.
+        """
+        left = len(self._takes)
+        while left:
+            try:
+                event = await asyncio.wait_for(self._events.get(), PING_S)
+            except TimeoutError:
+                yield None
+                continue
+            if event is None:
+                return
+            if isinstance(event, BaseException):
+                raise event
+            spoken = self._takes[event.index].hear(event)
+            left -= spoken.finish is not None
+            yield spoken
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        return Usage(
+            prompt=self._prompt_tokens,
+            completion=sum(take.completion for take in self._takes),
+            reasoning=sum(take.reasoning for take in self._takes),
+            cached=sum(take.cached for take in self._takes[:: self._n]),
+        )

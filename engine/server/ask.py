@@ -1,0 +1,51 @@
+"""What a client wants, the same for every protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.sampling import Sampling
+
+# Efforts that mean no thinking at all; every other one turns it on.
+EFFORTS_OFF = frozenset({"none"})
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """A conversation in the shape that the prompt format takes."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    thinking: bool = False
+    response_format: Mapping[str, Any] | None = None
+
+
+Prompt = Dialogue | str | tuple[int, ...]  # text is continued after BOS; ids are taken as they are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Prompts to be continued `n` times each. `max_tokens` None: as the context allows."""
+
+    model: str | None
+    prompts: tuple[Prompt, ...]
+    max_tokens: int | None
+    sampling: Sampling
+    stops: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    n: int = 1
+    stream: bool = False
+    one_call: bool = False  # of several tool calls in a reply only the first counts
+
+    @property
+    def thinking(self) -> bool:
+        """Whether replies open with reasoning."""
+        return any(isinstance(p, Dialogue) and p.thinking for p in self.prompts)
+
+    @property
+    def tools(self) -> bool:
+        """Whether replies may call tools; None of a dialogue's own makes markup plain text."""
+        return any(isinstance(p, Dialogue) and bool(p.tools) for p in self.prompts)
