@@ -19,6 +19,7 @@ from engine.server.errors import failure, no_route, wrong_method
 from engine.server.exchange import Open, exchanged, report
 from engine.server.fields import parse_json
 from engine.server.http import ClientDisconnect, identity, read_body
+from engine.server.messages import Messages, count_tokens
 from engine.server.service import Service
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -26,8 +27,10 @@ Look = Callable[[Service, dict[str, Any]], Awaitable[dict[str, Any]]]
 EXCHANGES: dict[str, Open] = {
     "/v1/chat/completions": Chat,
     "/v1/completions": Completions,
+    "/v1/messages": Messages,
 }
 LOOKS: dict[str, Look] = {
+    "/v1/messages/count_tokens": count_tokens,
     "/tokenize": tokens.tokenize,
     "/detokenize": tokens.detokenize,
     "/apply-template": tokens.render,
