@@ -20,6 +20,7 @@ from engine.server.exchange import Open, exchanged, report
 from engine.server.fields import parse_json
 from engine.server.http import ClientDisconnect, identity, read_body
 from engine.server.messages import Messages, count_tokens
+from engine.server.responses import Responses
 from engine.server.service import Service
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -28,6 +29,7 @@ EXCHANGES: dict[str, Open] = {
     "/v1/chat/completions": Chat,
     "/v1/completions": Completions,
     "/v1/messages": Messages,
+    "/v1/responses": Responses,
 }
 LOOKS: dict[str, Look] = {
     "/v1/messages/count_tokens": count_tokens,
