@@ -22,6 +22,7 @@ from engine.draft import DraftHead
 from engine.errors import ConfigError, ContextOverflow, NumericsError, PromptError
 from engine.geometry import Geometry
 from engine.model import Backbone
+from engine.prefix import Passage, PrefixCache
 from engine.sampling import Sampler, Sampling, TokenLogprob
 from engine.state import State
 from engine.step import Tables
@@ -67,6 +68,7 @@ class Engine:
         self.cores = cores
         self._tables: dict[int, Tables] = {}
         self._ready: dict[str, tuple[Backbone, DraftHead | None]] = {}
+        self.prefixes: PrefixCache | None = None
         self.reconfigure(config)
 
     @classmethod
@@ -117,6 +119,10 @@ class Engine:
 
     # ---------------------------------------------------------------- generation
 
+    def remember(self, budget_bytes: int) -> None:
+        """From now on keep beginnings of prompts, in at most so many bytes."""
+        self.prefixes = PrefixCache(budget_bytes)
+
     def new_state(self) -> State:
         """An empty state for the current configuration."""
         return State(self.geometry, self.config)
@@ -144,7 +150,14 @@ class Engine:
         sampler = Sampler(sampling)
         ends = {self.geometry.eos_token_id, *stop_ids}
         drafter = self.drafter if speculative else None
-        return _rounds(self.backbone, drafter, list(prompt), max_new_tokens, sampler, ends)
+        given = list(prompt)
+        prefixes, owner = self.prefixes, (self.config.fingerprint(), drafter is not None)
+        chunk = self.config.prefill_chunk
+
+        def passage() -> Passage | None:
+            return None if prefixes is None else prefixes.open(owner, given, chunk)
+
+        return _rounds(self.backbone, drafter, given, max_new_tokens, sampler, ends, passage)
 
     def _check_prompt(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         if not prompt:
@@ -170,14 +183,17 @@ def _rounds(
     limit: int,
     sampler: Sampler,
     ends: set[int],
+    passage: Callable[[], Passage | None],
 ) -> Iterator[Commit]:
     state = State(backbone.geometry, backbone.config)
     started = time.perf_counter_ns()
-    logits = prefill(backbone, drafter, state, prompt)
+    known = passage()
+    cached = known.restore(state) if known is not None else 0
+    logits = prefill(backbone, drafter, state, prompt, known)
     token = sampler.choose(finite(logits[-1:])[0], state.length)
     done = _finish(token in ends, 1, limit)
     elapsed = time.perf_counter_ns() - started
-    yield Commit((token,), done, None, elapsed, sampler.take_logprobs())
+    yield Commit((token,), done, None, elapsed, sampler.take_logprobs(), cached)
     produced = 1
     while done is None:
         started = time.perf_counter_ns()
@@ -194,16 +210,25 @@ def _rounds(
 
 
 def prefill(
-    backbone: Backbone, drafter: DraftHead | None, state: State, prompt: Sequence[int]
+    backbone: Backbone,
+    drafter: DraftHead | None,
+    state: State,
+    prompt: Sequence[int],
+    passage: Passage | None = None,
 ) -> Tensor:
-    """Commit `prompt` in chunks; logits [1, vocab] after its last token."""
-    ids = torch.tensor(prompt)
+    """Commit what `state` does not hold of `prompt` yet, in chunks, leaving them in `passage`.
+
+    Returns logits [1, vocab] after the last token.
+    """
+    ids = torch.tensor(prompt[state.length :])
     logits = None
     for chunk in ids.split(backbone.config.prefill_chunk):
         forward = backbone.forward(chunk, state)
         state.commit(chunk.numel())
         if drafter is not None:
             drafter.extend(state, forward.taps[: forward.count])
+        if passage is not None:
+            passage.note(state)
         if state.length == len(prompt):
             logits = backbone.logits(forward, last=True)
     assert logits is not None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from engine.errors import EngineError
-from engine.server.deployment import Deployment
+from engine.server.deployment import MEMORY_BYTES, Deployment
 
 if TYPE_CHECKING:
     from engine.server.service import Service
@@ -48,7 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         deployment = Deployment.load(
-            options.config, checkpoint=options.checkpoint, head=options.head, name=options.name
+            options.config,
+            checkpoint=options.checkpoint,
+            head=options.head,
+            name=options.name,
+            memory_bytes=max(0, options.memory_mb) << 20,
         )
         listener = listen(options.host, options.port)
     except EngineError as error:
@@ -126,6 +130,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--head", type=Path, help="folder of a separate draft head")
     parser.add_argument("--name", help="the model's id; absent: the checkpoint folder's name")
     parser.add_argument("--queue", type=int, default=8, help="requests that may wait (%(default)s)")
+    parser.add_argument(
+        "--memory-mb",
+        type=int,
+        default=MEMORY_BYTES >> 20,
+        help="MiB for beginnings of prompts, so that a conversation need not be read again from its"
+        " start; 0 keeps none (%(default)s)",
+    )
     return parser
 
 

@@ -11,6 +11,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "tiny-v4"
+MEMORY_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Deployment:
     head: Path | None
     config: EngineConfig
     decision: int | str | None = None
+    memory_bytes: int = MEMORY_BYTES  # for beginnings of prompts; 0 keeps none
 
     @classmethod
     def load(
@@ -31,6 +33,7 @@ class Deployment:
         checkpoint: Path | None = None,
         head: Path | None = None,
         name: str | None = None,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> Deployment:
         """Read a best.json; the other arguments replace what it says.
 
@@ -49,6 +52,7 @@ class Deployment:
             head=chosen_head,
             config=EngineConfig.parse(raw["config"]),
             decision=_decision(raw),
+            memory_bytes=memory_bytes,
         )
 
 

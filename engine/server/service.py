@@ -61,6 +61,8 @@ def load(deployment: Deployment, progress: Callable[[int, int], None]) -> Loaded
     engine = Engine.load(
         deployment.checkpoint, deployment.config, head=deployment.head, progress=progress
     )
+    if deployment.memory_bytes:
+        engine.remember(deployment.memory_bytes)
     return Loaded(engine, tokenizer, checkpoint_sha256(deployment.checkpoint, deployment.head))
 
 

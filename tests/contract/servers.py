@@ -72,6 +72,13 @@ class Running:
         raise AssertionError(f"Never saw {running} running and {waiting} waiting.")
 
 
+def metric(server: Running, name: str) -> float:
+    """One number of /metrics."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(x for x in lines if x.startswith(f"flywheel_{name} ")).split()[1])
+
+
 @contextlib.contextmanager
 def started(command: list[str], *, ready: bool = True) -> Iterator[Running]:
     """A server started with `--port 0`; its first lines say where it listens."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import urllib.request
 from typing import Any
 
 import httpx2
 import openai
 import pytest
-from servers import Running
+from servers import Running, metric
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Say something."}]}
 TEXT: dict[str, Any] = {"model": "tiny", "prompt": "The sky is", "max_tokens": 12, "temperature": 0}
@@ -168,12 +167,6 @@ def test_every_answer_names_its_request(server: Running) -> None:
     assert own.headers["x-request-id"] == own.headers["request-id"] == "r-1"
     answer = server.client().chat.completions.with_raw_response.create(**ASK, max_tokens=1)
     assert str(answer.headers["x-request-id"]).startswith("req_")
-
-
-def metric(server: Running, name: str) -> float:
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return float(next(x for x in lines if x.startswith(f"flywheel_{name} ")).split()[1])
 
 
 def test_metrics_count_what_usage_says(server: Running) -> None:
