@@ -13,12 +13,24 @@ import hashlib
 import math
 import secrets
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from engine.errors import ConfigError
+
+
+class Constraint(Protocol):
+    """What a reply may be, token by token."""
+
+    def mask(self, logits: Tensor) -> Tensor:
+        """`logits` [vocab] with -inf wherever the next token may not be."""
+
+    def advance(self, token: int) -> None:
+        """Take up the chosen token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,7 @@ class Sampling:
     presence_penalty: float = 0.0  # and once if it was chosen at all
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, added to its logit)
     logprobs: int | None = None  # alternatives to report with every token; None reports nothing
+    constrain: Callable[[], Constraint] | None = None  # a fresh one for every generation
 
     def __post_init__(self) -> None:
         checks = [
@@ -71,12 +84,18 @@ class Sampler:
         self._seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         self._generator = torch.Generator()
         self._penalises = bool(sampling.frequency_penalty or sampling.presence_penalty)
+        self._constraint = sampling.constrain() if sampling.constrain else None
         self._said: Counter[int] = Counter()
         self._told: list[TokenLogprob] = []
 
     def choose(self, logits: Tensor, position: int) -> int:
         """Token for `position` from target `logits` [vocab]."""
-        token = self._pick(logits, position)
+        scores = self._adjusted(logits)
+        if self._constraint is not None:
+            scores = self._constraint.mask(scores)
+        token = self._pick(scores, position)
+        if self._constraint is not None:
+            self._constraint.advance(token)
         if self._penalises:
             self._said[token] += 1
         if self._s.logprobs is not None:
@@ -84,16 +103,18 @@ class Sampler:
         return token
 
     def propose(self, logits: Tensor, position: int) -> int:
-        """Token for `position` from draft `logits` [vocab], with the target's noise."""
-        return self._pick(logits, position)
+        """Token for `position` from draft `logits` [vocab], with the target's noise.
+
+        No constraint applies: a draft outside it is simply not confirmed.
+        """
+        return self._pick(self._adjusted(logits), position)
 
     def take_logprobs(self) -> tuple[TokenLogprob, ...]:
         """Those of the tokens chosen since the last call; none unless they were asked for."""
         taken, self._told = tuple(self._told), []
         return taken
 
-    def _pick(self, logits: Tensor, position: int) -> int:
-        scores = self._adjusted(logits)
+    def _pick(self, scores: Tensor, position: int) -> int:
         if self._s.temperature == 0:
             return int(scores.argmax())
         return self._argmax(filtered(scores, self._s), position)

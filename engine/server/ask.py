@@ -21,6 +21,20 @@ class Dialogue:
     tools: Sequence[Mapping[str, Any]] = ()
     thinking: bool = False
     response_format: Mapping[str, Any] | None = None
+    demanded: tuple[str, ...] = ()  # tools of which the reply must call one
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The schema that content must follow; None where it may be anything.
+
+        Where tools are offered a reply may be a call instead, so the format is only asked for.
+        """
+        wanted = self.response_format or {}
+        if self.tools or wanted.get("type") not in ("json_object", "json_schema"):
+            return None
+        given = wanted.get("json_schema")
+        schema = given.get("schema") if isinstance(given, Mapping) else None
+        return schema if isinstance(schema, Mapping) else {"type": "object"}
 
 
 Prompt = Dialogue | str | tuple[int, ...]  # text is continued after BOS; ids are taken as they are

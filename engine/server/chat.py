@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.server import fields
 from engine.server.ask import EFFORTS, EFFORTS_OFF, Ask, Dialogue
-from engine.server.conversation import conversation, tools
+from engine.server.conversation import conversation, offer
 from engine.server.errors import Failure, RequestError
 from engine.server.exchange import new_id, now_s
 from engine.server.http import frame
@@ -128,17 +128,31 @@ class Chat:
 
 def dialogue(body: Mapping[str, Any]) -> Dialogue:
     """The conversation of a chat request; also what is rendered and counted elsewhere."""
+    offered = offer(body.get("tools"), body.get("tool_choice"))
     return Dialogue(
         messages=conversation(body.get("messages")),
-        tools=tools(body.get("tools"), body.get("tool_choice")),
+        tools=offered.tools,
+        demanded=offered.demanded,
         thinking=_thinking(body),
         response_format=response_format(fields.obj(body, "response_format")),
     )
 
 
 def response_format(wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The format for the prompt. It is asked of the model, not enforced."""
-    return None if wanted.get("type") in (None, "text") else wanted
+    """The format that is asked of the model and enforced."""
+    kind = wanted.get("type")
+    if kind not in (None, "text", "json_object", "json_schema"):
+        raise RequestError(
+            "`response_format.type` must be text, json_object or json_schema.",
+            param="response_format",
+        )
+    if kind == "json_schema" and not isinstance(
+        fields.obj(wanted, "json_schema").get("schema"), dict
+    ):
+        raise RequestError(
+            "`response_format.json_schema.schema` must be an object.", param="response_format"
+        )
+    return None if kind in (None, "text") else wanted
 
 
 def effort(body: Mapping[str, Any], name: str) -> bool | None:

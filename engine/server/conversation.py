@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from engine.server.errors import RequestError
@@ -103,8 +104,19 @@ def _call(raw: Any, where: str) -> dict[str, Any]:
     return {"id": identity, "function": {"name": function["name"], "arguments": arguments}}
 
 
-def tools(raw: Any, choice: Any) -> list[dict[str, Any]]:
-    """The tools that the reply may call; none when `tool_choice` is "none". Raises RequestError."""
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The tools that a reply may call, and the names of which it must call one, if any."""
+
+    tools: list[dict[str, Any]]
+    demanded: tuple[str, ...] = ()
+
+
+def offer(raw: Any, choice: Any) -> Offer:
+    """What `tools` and `tool_choice` amount to: auto, none, required, or a tool by name.
+
+    Raises RequestError.
+    """
     if raw is None:
         raw = []
     if not isinstance(raw, list):
@@ -113,14 +125,21 @@ def tools(raw: Any, choice: Any) -> list[dict[str, Any]]:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RequestError(f"tools[{i}] must hold a function with a name.", param=f"tools[{i}]")
-    if choice not in (None, "auto", "none"):
-        raise cannot_force()
-    return [] if choice == "none" else raw
+    if choice in (None, "auto"):
+        return Offer(raw)
+    if choice == "none":
+        return Offer([])
+    names = tuple(tool["function"]["name"] for tool in raw)
+    demanded = names if choice == "required" else (_named(choice),)
+    if not demanded or not set(demanded) <= set(names):
+        raise RequestError(
+            "`tool_choice` must be auto, none, required or the name of one of the `tools`.",
+            param="tool_choice",
+        )
+    return Offer(raw, demanded)
 
 
-def cannot_force() -> RequestError:
-    """For a tool choice that demands a call."""
-    return RequestError(
-        "`tool_choice` must be auto or none; this server cannot force a call.",
-        param="tool_choice",
-    )
+def _named(choice: Any) -> str:
+    """The name in a choice; OpenAI's two protocols nest it differently."""
+    inner = choice.get("function", choice) if isinstance(choice, dict) else {}
+    return str(inner.get("name")) if isinstance(inner, dict) else ""

@@ -10,7 +10,7 @@ from typing import Any
 from engine.server import fields
 from engine.server.ask import Ask, Dialogue
 from engine.server.chat import effort, thinking_switch
-from engine.server.conversation import cannot_force, conversation, tools
+from engine.server.conversation import Offer, conversation, offer
 from engine.server.errors import Failure, RequestError
 from engine.server.exchange import new_id
 from engine.server.http import frame
@@ -148,9 +148,11 @@ def dialogue(body: Mapping[str, Any]) -> Dialogue:
     messages = [{"role": "system", "content": system}] if system else []
     for place, message in enumerate(raw):
         messages += _translated(message, f"messages.{place}")
+    offered = _offer(body)
     return Dialogue(
         messages=conversation(messages),
-        tools=_tools(body),
+        tools=offered.tools,
+        demanded=offered.demanded,
         thinking=_thinking(body),
     )
 
@@ -232,17 +234,16 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any
     }
 
 
-def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _offer(body: Mapping[str, Any]) -> Offer:
     """Tools that the client runs; those that Anthropic would run itself are not offered."""
-    choice = fields.obj(body, "tool_choice").get("type")
-    if choice in ("any", "tool"):
-        raise cannot_force()
-    offered = [
+    choice = fields.obj(body, "tool_choice")
+    tools = [
         {"type": "function", "function": _function(tool)}
         for tool in _listed(body.get("tools") or [], "tools")
         if tool.get("type") in (None, "custom")
     ]
-    return tools(offered, choice)
+    kinds = {"any": "required", "tool": choice}
+    return offer(tools, kinds.get(choice.get("type", "auto"), choice.get("type")))
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from engine.server import fields
 from engine.server.ask import Ask, Dialogue
 from engine.server.chat import PING, effort, response_format
-from engine.server.conversation import conversation, tools
+from engine.server.conversation import conversation, offer
 from engine.server.errors import Failure, RequestError
 from engine.server.exchange import new_id, now_s
 from engine.server.http import frame
@@ -202,9 +202,11 @@ def _dialogue(body: Mapping[str, Any]) -> Dialogue:
     instructions = fields.text(body, "instructions")
     if instructions:
         messages.insert(0, {"role": "system", "content": instructions})
+    offered = offer(_functions(body.get("tools")), body.get("tool_choice"))
     return Dialogue(
         messages=conversation(messages),
-        tools=tools(_functions(body.get("tools")), body.get("tool_choice")),
+        tools=offered.tools,
+        demanded=offered.demanded,
         thinking=bool(effort(fields.obj(body, "reasoning"), "effort")),
         response_format=_format(fields.obj(fields.obj(body, "text"), "format")),
     )
@@ -214,7 +216,7 @@ def _format(wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The format in the nesting that chat completions have."""
     if wanted.get("type") == "json_schema":
         schema = {name: value for name, value in wanted.items() if name != "type"}
-        return {"type": "json_schema", "json_schema": schema}
+        wanted = {"type": "json_schema", "json_schema": schema}
     return response_format(wanted)
 
 

@@ -14,6 +14,7 @@ from engine.checkpoint import checkpoint_sha256
 from engine.config import EngineConfig
 from engine.engine import Commit, Engine
 from engine.errors import EngineError
+from engine.grammar import Grammars
 from engine.sampling import Sampling
 from engine.server.answer import Answer, Take
 from engine.server.ask import Ask, Dialogue, Prompt
@@ -23,7 +24,7 @@ from engine.server.metrics import Metrics
 from engine.server.reply import PlainParts, ReplyParts
 from engine.server.worker import Generation, Job, Worker
 from engine.stops import TextStream
-from engine.tokenizer import Tokenizer
+from engine.tokenizer import THINK_END, Tokenizer
 
 
 class Generates(Protocol):
@@ -48,6 +49,7 @@ class Loaded:
 
     engine: Generates
     tokenizer: Tokenizer
+    grammars: Grammars
     sha256: str
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -63,7 +65,9 @@ def load(deployment: Deployment, progress: Callable[[int, int], None]) -> Loaded
     )
     if deployment.memory_bytes:
         engine.remember(deployment.memory_bytes)
-    return Loaded(engine, tokenizer, checkpoint_sha256(deployment.checkpoint, deployment.head))
+    grammars = Grammars(deployment.checkpoint, tokenizer, engine.geometry.vocab_size)
+    sha256 = checkpoint_sha256(deployment.checkpoint, deployment.head)
+    return Loaded(engine, tokenizer, grammars, sha256)
 
 
 class Service:
@@ -115,6 +119,7 @@ class Service:
         chosen = [prompt for prompt in ids for _ in range(ask.n)]
         takes = [self._take(index, ask) for index in range(len(chosen))]
         answer = Answer(takes, ask.n, sum(len(prompt) for prompt in ids))
+        ask = replace(ask, sampling=await asyncio.to_thread(self._constrained, ask))
         generations = [self._generation(i, prompt, ask) for i, prompt in enumerate(chosen)]
         job = Job(generations, self.metrics.watching(answer.deliver, [len(p) for p in chosen]))
         answer.bind(lambda: self._worker.cancel(job))
@@ -138,6 +143,22 @@ class Service:
             stop_ids=ask.stop_ids,
         )
         return Generation(commits, TextStream(model.tokenizer.decoder(), ask.stops), ask.stop_ids)
+
+    def _constrained(self, ask: Ask) -> Sampling:
+        """How to choose tokens, with the form that the reply must have."""
+        prompt, model = ask.prompts[0], self.loaded
+        if not isinstance(prompt, Dialogue):
+            return ask.sampling
+        if prompt.demanded:
+            offered = [tool["function"] for tool in prompt.tools]
+            wanted = [function for function in offered if function["name"] in prompt.demanded]
+            grammar = model.grammars.calls(wanted, several=not ask.one_call)
+        elif prompt.schema is not None:
+            grammar = model.grammars.json(prompt.schema)
+        else:
+            return ask.sampling
+        after = model.tokenizer.control_id(THINK_END) if prompt.thinking else None
+        return replace(ask.sampling, constrain=lambda: model.grammars.constraint(grammar, after))
 
     def _take(self, index: int, ask: Ask) -> Take:
         dialogue = isinstance(ask.prompts[0], Dialogue)

@@ -16,6 +16,7 @@ from pathlib import Path
 from engine.config import EngineConfig
 from engine.engine import Commit
 from engine.errors import NumericsError
+from engine.grammar import Grammars
 from engine.sampling import Sampling
 from engine.server.__main__ import listen, serve
 from engine.server.deployment import EMBEDDED, Deployment
@@ -99,10 +100,11 @@ def main() -> int:
     options = parser.parse_args()
     deployment = Deployment("scripted", Path(EMBEDDED), None, EngineConfig())
     tokenizer = Tokenizer.load(EMBEDDED)
+    grammars = Grammars(EMBEDDED, tokenizer, tokenizer.vocab_size)
     service = Service(
         deployment,
         waiting_limit=1,
-        loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, "0" * 64),
+        loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, grammars, "0" * 64),
     )
     return asyncio.run(serve(service, listen("127.0.0.1", options.port)))
 

@@ -175,6 +175,13 @@ def test_a_conversation_with_tool_results_is_accepted(scripted: Running) -> None
         ({"repetition_penalty": 1.1}, "repetition_penalty"),
         ({"tools": [{}]}, "tools[0]"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "sometimes", "tools": TOOLS}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}, "tools": TOOLS},
+         "tool_choice"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 3}}}},
+         "messages"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(scripted: Running, change: dict[str, Any], param: str) -> None:
