@@ -1,1 +1,1 @@
-"""The engine behind HTTP: OpenAI chat completions on one machine, for one model."""
+"""The engine behind HTTP: OpenAI's and Anthropic's protocols on one machine, for one model."""
