@@ -61,5 +61,5 @@ class Ask:
 
     @property
     def tools(self) -> bool:
-        """Whether replies may call tools; None of a dialogue's own makes markup plain text."""
+        """Whether replies may call tools; where not, markup of a call is plain text."""
         return any(isinstance(p, Dialogue) and bool(p.tools) for p in self.prompts)
