@@ -49,6 +49,7 @@ class Responses:
                     "Send the full conversation as `input`.",
                     param=name,
                 )
+        fields.refuse_unsupported(body, {"top_logprobs": (None, 0)})
         self.ask = Ask(
             model=fields.text(body, "model"),
             prompts=(_dialogue(body),),

@@ -122,6 +122,7 @@ def test_a_replayed_turn_is_one_turn_of_the_prompt(scripted: Running) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"reasoning": {"effort": "huge"}}, "effort"),
         ({"tool_choice": "required"}, "tool_choice"),
     ],
