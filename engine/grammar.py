@@ -2,6 +2,7 @@
 
 A grammar masks the target's choice at one position after the other. Tokens are chosen in order and
 every chosen token is final, so nothing is ever taken back, however many drafts a round verifies.
+Drafts are proposed under a copy that goes ahead and is dropped.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class Constraint:
         if self._matcher.is_stopped() or self._matcher.consume_token(token):
             return
         raise EngineError(f"The reply left its grammar: {self._matcher.get_error()}.")
+
+    def fork(self) -> Constraint:
+        """A copy that goes its own way from here."""
+        return Constraint(self._matcher.deep_copy(), self._eos, self._after)
 
 
 class Grammars:

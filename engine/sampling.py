@@ -32,6 +32,9 @@ class Constraint(Protocol):
     def advance(self, token: int) -> None:
         """Take up the chosen token."""
 
+    def fork(self) -> Constraint:
+        """One that goes its own way from here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -85,6 +88,7 @@ class Sampler:
         self._generator = torch.Generator()
         self._penalises = bool(sampling.frequency_penalty or sampling.presence_penalty)
         self._constraint = sampling.constrain() if sampling.constrain else None
+        self._ahead: Constraint | None = None  # the same after the drafts proposed so far
         self._said: Counter[int] = Counter()
         self._told: list[TokenLogprob] = []
 
@@ -96,6 +100,7 @@ class Sampler:
         token = self._pick(scores, position)
         if self._constraint is not None:
             self._constraint.advance(token)
+            self._ahead = None
         if self._penalises:
             self._said[token] += 1
         if self._s.logprobs is not None:
@@ -105,9 +110,15 @@ class Sampler:
     def propose(self, logits: Tensor, position: int) -> int:
         """Token for `position` from draft `logits` [vocab], with the target's noise.
 
-        No constraint applies: a draft outside it is simply not confirmed.
+        The drafts of a round are proposed in order, each after those before it.
         """
-        return self._pick(self._adjusted(logits), position)
+        scores = self._adjusted(logits)
+        if self._constraint is None:
+            return self._pick(scores, position)
+        self._ahead = self._ahead or self._constraint.fork()
+        token = self._pick(self._ahead.mask(scores), position)
+        self._ahead.advance(token)
+        return token
 
     def take_logprobs(self) -> tuple[TokenLogprob, ...]:
         """Those of the tokens chosen since the last call; none unless they were asked for."""
