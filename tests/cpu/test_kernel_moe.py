@@ -10,7 +10,7 @@ gates.interpreter()
 
 import operations  # noqa: E402
 
-from kernels import moe, mxfp4  # noqa: E402
+from kernels import moe, moe_prefill, mxfp4  # noqa: E402
 from kernels.moe import Tile  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -25,6 +25,43 @@ STEPS = [
     operations.total(48, 6, shared=True),
     operations.total(300, 3, shared=False, dtype=FP32),
 ]
+SORTED = moe_prefill.Tile(rows=16, columns=16, step=64, warps=2, stages=2)
+PREFILLS = [
+    operations.gate_up(5, 64, 32, 3, dtype=FP32, kernel=moe_prefill.gate_up, tile=SORTED),
+    operations.gate_up(4, 96, 24, 2, kernel=moe_prefill.gate_up, tile=SORTED),
+    operations.down(5, 32, 64, 3, dtype=FP32, kernel=moe_prefill.down, tile=SORTED),
+    operations.down(4, 24, 96, 2, kernel=moe_prefill.down, tile=SORTED),
+]
+
+
+@pytest.mark.parametrize("op", PREFILLS, ids=str)
+@pytest.mark.parametrize("rows", [1, 9, 40])
+def test_sorted_routes_equal_the_chosen_experts_one_by_one(op: gates.Operation, rows: int) -> None:
+    gates.check_values(op, rows, "cpu")
+
+
+def test_a_plan_covers_every_route_once_with_routes_of_one_expert_a_tile() -> None:
+    for chosen in (
+        torch.randint(0, 7, (50, 3)),
+        torch.full((33, 2), 6),
+        torch.zeros(1, 1, dtype=torch.int64),
+    ):
+        found = moe_prefill.plan(chosen, 7, 16)
+        covered = []
+        for expert, first, end in zip(found.expert, found.first, found.end, strict=True):
+            if expert < 7:
+                routes = found.order[first : min(first + 16, end)].tolist()
+                assert routes
+                assert (chosen.flatten()[routes] == expert).all()
+                covered += routes
+        assert sorted(covered) == list(range(chosen.numel()))
+
+
+def test_a_plan_for_other_tiles_is_refused() -> None:
+    inputs = PREFILLS[0].inputs(9, "cpu")
+    routes = moe_prefill.plan(inputs["chosen"], 5, 32)
+    with pytest.raises(ValueError, match="tiles of 32 rows, not 16"):
+        moe_prefill.gate_up(**inputs, tile=SORTED, routes=routes)
 
 
 @pytest.mark.parametrize("op", STEPS, ids=str)
@@ -33,7 +70,7 @@ def test_a_step_equals_the_chosen_experts_one_by_one(op: gates.Operation, rows: 
     gates.check_values(op, rows, "cpu")
 
 
-@pytest.mark.parametrize("op", STEPS, ids=str)
+@pytest.mark.parametrize("op", [*STEPS, *PREFILLS], ids=str)
 def test_bits_repeat_and_only_the_output_is_written(op: gates.Operation) -> None:
     gates.check_twice(op, 3, "cpu")
     gates.check_out(op, 3, "cpu")
