@@ -129,3 +129,32 @@ def whole(x):  # type: ignore[no-untyped-def]
     """|x| < 2 ** 22 rounded to a whole number, ties to even."""
     magic = 12582912.0  # 1.5 * 2 ** 23: its last bit is worth one
     return (x + magic) - magic
+
+
+@triton.jit
+def inverse_power(power):  # type: ignore[no-untyped-def]
+    """1 over a power of two between 2 ** -126 and 2 ** 126."""
+    return (0x7F000000 - power.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def signed(size, like):  # type: ignore[no-untyped-def]
+    """`size` >= 0 with the sign bit of `like`."""
+    sign = like.to(tl.int32, bitcast=True) & -0x80000000
+    return (size.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def round_e4m3(x):  # type: ignore[no-untyped-def]
+    """The nearest E4M3 number of float32 `x`, ties to even; larger ones than 448 become 448."""
+    size = tl.minimum(tl.abs(x), 448.0)
+    step = tl.maximum(power_under(size) * 0.125, 0.001953125)
+    return signed(whole(size * inverse_power(step)) * step, x)
+
+
+@triton.jit
+def round_e2m1(x):  # type: ignore[no-untyped-def]
+    """The nearest E2M1 number of float32 `x`, ties to the even code; larger ones become 6."""
+    size = tl.minimum(tl.abs(x), 6.0)
+    step = tl.where(size < 2.0, 0.5, tl.where(size < 4.0, 1.0, 2.0))
+    return signed(whole(size * inverse_power(step)) * step, x)

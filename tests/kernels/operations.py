@@ -148,3 +148,108 @@ def total(d: int, slots: int, *, shared: bool, dtype: torch.dtype = torch.bfloat
         rtol=1e-5 if exact else BF16_RTOL,
         atol=1e-5 if exact else 1e-2,
     )
+
+
+def choose(experts: int, count: int) -> Operation:
+    """`kernels.router.choose`."""
+    from kernels import router as kernel
+    from kernels.oracle import router as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        bias = normal(g, experts) * 0.2
+        return {"logits": normal(g, rows, experts) * 3, "bias": bias, "count": count, "scale": 1.5}
+
+    return Operation(
+        f"choose-{count}-of-{experts}", kernel.choose, oracle.choose, make,
+        rows=("logits",), rtol=1e-5, atol=1e-7,
+    )  # fmt: skip
+
+
+def look_up(experts: int, count: int, vocabulary: int) -> Operation:
+    """`kernels.router.look_up`."""
+    from kernels import router as kernel
+    from kernels.oracle import router as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        return {
+            "logits": normal(g, rows, experts) * 3,
+            "tokens": torch.randint(vocabulary, (rows,), generator=g),
+            "table": choice(g, vocabulary, count, experts),
+            "scale": 1.5,
+        }
+
+    return Operation(
+        f"look_up-{count}-of-{experts}", kernel.look_up, oracle.look_up, make,
+        rows=("logits", "tokens"), rtol=1e-5, atol=1e-7,
+    )  # fmt: skip
+
+
+def rms_norm(*shape: int, weight: bool, dtype: torch.dtype = torch.bfloat16) -> Operation:
+    """`kernels.norm.rms_norm` of rows [m, *shape]."""
+    from kernels import norm as kernel
+    from kernels.oracle import norm as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        given = normal(g, shape[-1]).to(dtype) if weight else None
+        return {"x": normal(g, rows, *shape, dtype=dtype) * 3, "weight": given, "eps": 1e-6}
+
+    exact = dtype == torch.float32
+    return Operation(
+        f"rms_norm-{shape}-{weight}-{dtype}", kernel.rms_norm, oracle.rms_norm, make,
+        rows=("x",), rtol=1e-5 if exact else BF16_RTOL, atol=1e-6,
+    )  # fmt: skip
+
+
+def rotate(
+    heads: int, d: int, pairs: int, *, kind: str = "", dtype: torch.dtype = torch.bfloat16
+) -> Operation:
+    """`kernels.rotary`: plain, `inverse` or `normalised`."""
+    from kernels import rotary as kernel
+    from kernels.oracle import rotary as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        angles = torch.rand(rows, 1, pairs, generator=g) * 7
+        given: Inputs = {"x": normal(g, rows, heads, d, dtype=dtype) * 2}
+        given |= {"cos": angles.cos(), "sin": angles.sin()}
+        if kind == "normalised":
+            return given | {"eps": 1e-6}
+        return given | {"inverse": kind == "inverse"}
+
+    exact = dtype == torch.float32
+    name = "rotate_normalised" if kind == "normalised" else "rotate"
+    return Operation(
+        f"{name}-{heads}x{d}-{pairs}-{kind}-{dtype}",
+        getattr(kernel, name),
+        getattr(oracle, name),
+        make,
+        rows=("x", "cos", "sin"),
+        rtol=1e-5 if exact else BF16_RTOL,
+        atol=1e-5 if exact else 2e-2,  # the sum of two rounded BF16 numbers may cancel
+    )
+
+
+def rounding(
+    name: str, *shape: int, dtype: torch.dtype = torch.bfloat16, **arguments: int
+) -> Operation:
+    """A round trip of `kernels.rounding`: exact, as every result is on the format's grid.
+
+    Before a Hadamard transform the values are small whole numbers, so that its sums are exact and
+    no value is near the middle of two codes.
+    """
+    from kernels import rounding as kernel
+    from kernels.oracle import rounding as oracle
+
+    argument = "row" if name == "cache_round" else "x"
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        if name == "hadamard_fp4":
+            x = torch.randint(-9, 10, (rows, *shape), generator=g).to(dtype)
+        else:
+            spread = torch.exp2(torch.randint(-12, 12, (rows, *shape), generator=g).float())
+            x = (normal(g, rows, *shape) * spread).to(dtype)
+        return {argument: x, **arguments}
+
+    return Operation(
+        f"{name}-{shape}-{arguments}-{dtype}", getattr(kernel, name), getattr(oracle, name), make,
+        rows=(argument,), rtol=1e-6, atol=0.0,
+    )  # fmt: skip
