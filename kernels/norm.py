@@ -33,9 +33,9 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, *, out: Tensor | None
 
 
 @triton.jit
-def scaled(x, d, eps):  # type: ignore[no-untyped-def]
-    """A float32 row `x`, zero past its `d` channels, over the root of its mean square."""
-    return x * (1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / d + eps))
+def inverse_size(x, d, eps):  # type: ignore[no-untyped-def]
+    """1 over the root of the mean square of a float32 row `x`, zero past its `d` channels."""
+    return 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / d + eps)
 
 
 @triton.jit
@@ -44,7 +44,8 @@ def _rms_norm(  # type: ignore[no-untyped-def]
 ):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
-    value = scaled(tl.load(x + row * stride + at, mask=at < d, other=0.0).to(tl.float32), d, eps)
+    value = tl.load(x + row * stride + at, mask=at < d, other=0.0).to(tl.float32)
+    value *= inverse_size(value, d, eps)
     if WEIGHT:
         value *= tl.load(weight + at, mask=at < d, other=0.0).to(tl.float32)
     tl.store(y + row * d + at, value.to(y.dtype.element_ty), mask=at < d)

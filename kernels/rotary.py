@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import output, require, require_activation, require_contiguous
-from kernels.norm import scaled
+from kernels.norm import inverse_size
 
 
 def rotate(
@@ -67,10 +67,9 @@ def _rotate(  # type: ignore[no-untyped-def]
     other = tl.load(x + start + partner, mask=at < d, other=0.0).to(tl.float32)
     if NORM:
         kind = y.dtype.element_ty
-        own, other = (
-            scaled(own, d, eps).to(kind).to(tl.float32),
-            scaled(other, d, eps).to(kind).to(tl.float32),
-        )
+        size = inverse_size(own, d, eps)
+        own = (own * size).to(kind).to(tl.float32)
+        other = (other * size).to(kind).to(tl.float32)
     angle = row * pairs + tail // 2
     c = tl.load(cos + angle, mask=turned, other=1.0)
     s = tl.load(sin + angle, mask=turned, other=0.0)

@@ -253,3 +253,39 @@ def rounding(
         f"{name}-{shape}-{arguments}-{dtype}", getattr(kernel, name), getattr(oracle, name), make,
         rows=(argument,), rtol=1e-6, atol=0.0,
     )  # fmt: skip
+
+
+def hyper(
+    name: str, m: int, d: int, *, dtype: torch.dtype = torch.bfloat16, iterations: int = 20
+) -> Operation:
+    """`enter`, `advance` or `finish` of `kernels.hyper`."""
+    from kernels import hyper as kernel
+    from kernels.oracle import hyper as oracle
+
+    last = name == "finish"
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        lines = m if last else (2 + m) * m
+        given: Inputs = {"streams": normal(g, rows, m, d, dtype=dtype)}
+        if name != "enter":
+            given["output"] = normal(g, rows, d, dtype=dtype)
+            given["post"] = torch.rand(rows, m, generator=g) * 2
+            given["comb"] = oracle.sinkhorn(normal(g, rows, m, m), 20, 1e-6)
+        given["fn"] = normal(g, lines, m * d) * (m * d) ** -0.5
+        given["base"] = normal(g, lines) * 0.5
+        given["scale"] = torch.rand(1 if last else 3, generator=g) + 0.5
+        given["norm"] = normal(g, d).to(dtype)
+        given |= {"norm_eps": 1e-6, "eps": 1e-6}
+        return given if last else given | {"iterations": iterations}
+
+    exact = dtype == torch.float32
+    return Operation(
+        f"{name}-{m}x{d}-{dtype}",
+        getattr(kernel, name),
+        getattr(oracle, name),
+        make,
+        rows=("streams", "output", "post", "comb"),
+        rtol=1e-4 if exact else 2 * BF16_RTOL,
+        atol=1e-5 if exact else 2e-2,
+        widen=False,
+    )
