@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from gates import Inputs, Operation
 from torch import Tensor
-
-from engine.formats import encode_fp8, encode_mxfp4
 
 BF16_RTOL = 2.0**-7  # one rounding to BF16, and room for a neighbour
 
@@ -26,8 +25,7 @@ def fp8_linear(
     from kernels.oracle import fp8_linear as oracle
 
     def make(rows: int, g: torch.Generator) -> Inputs:
-        uneven = torch.exp2(torch.randint(-2, 3, (n, 1), generator=g).float())
-        weight, scale = encode_fp8(normal(g, n, k) * uneven * max(k, 1) ** -0.5)
+        weight, scale = fp8(g, n, k)
         x = normal(g, rows, groups * k, dtype=dtype)
         return {"x": x, "weight": weight, "scale": scale, "groups": groups}
 
@@ -49,10 +47,24 @@ def choice(g: torch.Generator, rows: int, slots: int, experts: int) -> Tensor:
     return torch.rand(rows, experts, generator=g).argsort(-1)[:, :slots].contiguous()
 
 
+def fp8(g: torch.Generator, n: int, k: int) -> tuple[Tensor, Tensor]:
+    """A weight of every E4M3 code but NaN, whose products with normal rows stay near one."""
+    codes = torch.randint(256, (n, k), generator=g, dtype=torch.uint8)
+    codes[(codes & 127) == 127] = 0
+    return codes.view(torch.float8_e4m3fn), scales(g, 117.0, k, -(-n // 128), -(-k // 128))
+
+
 def mxfp4(g: torch.Generator, *shape: int) -> tuple[Tensor, Tensor]:
-    """Random matrices whose products with normal rows stay near one."""
-    uneven = torch.exp2(torch.randint(-2, 3, (*shape[:-1], 1), generator=g).float())
-    return encode_mxfp4(normal(g, *shape) * uneven * shape[-1] ** -0.5)
+    """Matrices of every E2M1 code, whose products with normal rows stay near one."""
+    packed = torch.randint(256, (*shape[:-1], shape[-1] // 2), generator=g, dtype=torch.uint8)
+    return packed.view(torch.int8), scales(g, 2.9, shape[-1], *shape[:-1], shape[-1] // 32)
+
+
+def scales(g: torch.Generator, size: float, k: int, *shape: int) -> Tensor:
+    """E8M0 scales around those that bring sums of `k` weights of `size` to one."""
+    middle = 127 - round(math.log2(size * max(k, 1) ** 0.5))
+    exponents = torch.randint(middle - 2, middle + 2, shape, generator=g, dtype=torch.uint8)
+    return exponents.view(torch.float8_e8m0fnu)
 
 
 def gate_up(
