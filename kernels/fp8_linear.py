@@ -57,6 +57,15 @@ def decode_tile(n: int, k: int) -> Tile:
     return Tile(rows=DECODE_ROWS, columns=columns, splits=splits, warps=4, stages=5)
 
 
+def check_codes(weight: Tensor) -> None:
+    """Refuse an E4M3 `weight` with codes of NaN, which the kernels would read as 480 (at load).
+
+    Reads `weight` on the host's behalf, so it waits for the device.
+    """
+    count = int(((weight.view(torch.uint8) & 127) == 127).sum())
+    require(count == 0, f"{count} codes of the weight are NaN")
+
+
 def multiply(
     x: Tensor,
     weight: Tensor,

@@ -61,6 +61,7 @@ def gate_up(
     """
     (m, d), inner = x.shape, w13.shape[1] // 2
     slots = _check(x, chosen, d)
+    require_contiguous(x=x)
     require(weights.shape == chosen.shape, f"weights {tuple(weights.shape)} do not fit the choice")
     require(weights.dtype == torch.float32, f"weights are {weights.dtype}, not float32")
     require_contiguous(weights=weights)

@@ -93,6 +93,8 @@ def _choose(  # type: ignore[no-untyped-def]
     for turn in tl.static_range(COUNT):
         best = tl.max(score, 0)
         found = tl.min(tl.where((score == best) & (taken == 0), expert, BLOCK), 0)
+        # NaN equals nothing: stay within the bank, the check of the logits speaks later.
+        found = tl.minimum(found, experts - 1)
         mine = expert == found
         value = tl.sum(tl.where(mine, affinity, 0.0), 0)
         share = tl.where(slot == turn, value, share)

@@ -82,6 +82,13 @@ def test_scales_reach_the_ends_of_the_exponent(byte: int) -> None:
     assert (got.double() == 2.0 ** (byte - 127)).all()
 
 
+def test_a_weight_with_codes_of_nan_is_refused_at_load() -> None:
+    codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="2 codes of the weight are NaN"):
+        fp8_linear.check_codes(codes)
+    fp8_linear.check_codes(codes[:127])
+
+
 def test_the_tile_follows_from_the_weight_and_fills_the_device() -> None:
     for n, k in [(1536, 4096), (32768, 1024), (8192, 4096), (4096, 8192), (4096, 2048)]:
         tile = decode_tile(n, k)

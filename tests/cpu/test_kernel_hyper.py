@@ -13,15 +13,16 @@ import operations  # noqa: E402
 from kernels import hyper  # noqa: E402
 
 FP32 = torch.float32
+WIDE = hyper.Tile(channels=64, warps=1, read_warps=1)  # two slices, or one and a part
 ALL = [
     operations.hyper("enter", 4, 64, dtype=FP32),
-    operations.hyper("enter", 4, 100, iterations=3),
+    operations.hyper("enter", 4, 100, iterations=3, tile=WIDE),
     operations.hyper("enter", 2, 40, dtype=FP32, iterations=1),
-    operations.hyper("advance", 4, 72, dtype=FP32, iterations=3),
-    operations.hyper("advance", 4, 128, iterations=2),
+    operations.hyper("advance", 4, 72, dtype=FP32, iterations=3, tile=WIDE),
+    operations.hyper("advance", 4, 128, iterations=2, tile=WIDE),
     operations.hyper("advance", 2, 33, dtype=FP32, iterations=3),
-    operations.hyper("finish", 4, 72, dtype=FP32),
-    operations.hyper("finish", 2, 128),
+    operations.hyper("finish", 4, 72, dtype=FP32, tile=WIDE),
+    operations.hyper("finish", 2, 128, tile=WIDE),
 ]
 
 

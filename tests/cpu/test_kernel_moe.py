@@ -119,6 +119,7 @@ def test_scales_outside_the_range_are_refused_at_load(byte: int) -> None:
         ({"weights": torch.zeros(2, 2)}, "do not fit the choice"),
         ({"x": torch.zeros(2, 96)}, "not 64 x 96 weights"),
         ({"w13": torch.zeros(5, 64, 32)}, "not bytes"),
+        ({"x": torch.zeros(2, 99)[:, :64]}, "x is not contiguous"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(

@@ -93,6 +93,12 @@ def test_a_choice_of_infinitely_unlikely_experts_still_has_no_repeats() -> None:
     assert chosen.tolist() == [[0, 1, 2, 3]]
 
 
+def test_experts_chosen_from_logits_that_are_no_numbers_stay_in_the_bank() -> None:
+    logits = torch.full((1, 5), float("nan"))
+    chosen, _ = router.choose(logits, torch.zeros(5), 3, scale=1.0)
+    assert ((chosen >= 0) & (chosen < 5)).all()
+
+
 def test_norm_takes_rows_that_lie_apart() -> None:
     wide = torch.randn(5, 100)
     got = norm.rms_norm(wide[:, 30:70], torch.ones(40), 1e-6)

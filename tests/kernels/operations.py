@@ -268,7 +268,13 @@ def rounding(
 
 
 def hyper(
-    name: str, m: int, d: int, *, dtype: torch.dtype = torch.bfloat16, iterations: int = 20
+    name: str,
+    m: int,
+    d: int,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    iterations: int = 20,
+    **options: object,
 ) -> Operation:
     """`enter`, `advance` or `finish` of `kernels.hyper`."""
     from kernels import hyper as kernel
@@ -299,5 +305,6 @@ def hyper(
         rows=("streams", "output", "post", "comb"),
         rtol=1e-4 if exact else 2 * BF16_RTOL,
         atol=1e-5 if exact else 2e-2,
+        options=dict(options),
         widen=False,
     )
