@@ -157,21 +157,20 @@ def _met_before(chosen, route, routes, ROUTES: tl.constexpr):  # type: ignore[no
 
 @triton.jit
 def _codes(  # type: ignore[no-untyped-def]
-    packed, scale, line, at, lines, channels, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    code_at, scale_at, at, there, channels, COLUMNS: tl.constexpr, STEP: tl.constexpr,
     WHOLE: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """Even and odd channels at .. at + STEP of rows `line` of a matrix, times 2 ** -32."""
-    byte = at // 2 + tl.arange(0, STEP // 2)
-    group = at // 32 + tl.arange(0, STEP // 32)
-    code_at = packed + line[:, None] * (channels // 2) + byte[None, :]
-    scale_at = scale + line[:, None] * (channels // 32) + group[None, :]
+    """Even and odd channels at .. at + STEP of the rows at `code_at`, times 2 ** -32."""
     if WHOLE:
-        codes = tl.load(code_at)
-        exponents = tl.load(scale_at)
+        codes = tl.load(code_at + at // 2)
+        exponents = tl.load(scale_at + at // 32)
     else:
-        there = (line < lines)[:, None]
-        codes = tl.load(code_at, mask=there & (byte < channels // 2)[None, :], other=0)
-        exponents = tl.load(scale_at, mask=there & (group < channels // 32)[None, :], other=127)
+        byte = at // 2 + tl.arange(0, STEP // 2)
+        group = at // 32 + tl.arange(0, STEP // 32)
+        inside = there[:, None] & (byte < channels // 2)[None, :]
+        codes = tl.load(code_at + at // 2, mask=inside, other=0)
+        inside = there[:, None] & (group < channels // 32)[None, :]
+        exponents = tl.load(scale_at + at // 32, mask=inside, other=127)
     each = tl.broadcast_to(exponents[:, :, None], (COLUMNS, STEP // 32, 16))
     return narrow.e2m1(codes, tl.reshape(each, (COLUMNS, STEP // 2)), DOT)
 
@@ -199,20 +198,20 @@ def _gate_up(  # type: ignore[no-untyped-def]
     expert = tl.load(chosen + route).to(tl.int64)
     row = tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    packed = w13 + expert * inner * d
-    scale = s13 + expert * inner * (d // 16)
+    code = column[:, None] * (d // 2) + tl.arange(0, STEP // 2)[None, :]
+    group = column[:, None] * (d // 32) + tl.arange(0, STEP // 32)[None, :]
+    gate_at, gate_scale = w13 + expert * inner * d + code, s13 + expert * inner * (d // 16) + group
+    up_at, up_scale = gate_at + inner * (d // 2), gate_scale + inner * (d // 32)
+    there = column < inner
     gate = tl.zeros((COLUMNS, ROWS), tl.float32)
     up = tl.zeros((COLUMNS, ROWS), tl.float32)
     for turn in range(TURNS):
         at = turn * STEP
         even, odd = _halves(x + row * d, at, row < m, d, ROWS, STEP, DOT)
-        low, high = _codes(packed, scale, column, at, inner, d, COLUMNS, STEP, WHOLE, DOT)
+        low, high = _codes(gate_at, gate_scale, at, there, d, COLUMNS, STEP, WHOLE, DOT)
         gate = tl.dot(low, even, gate, input_precision="ieee")
         gate = tl.dot(high, odd, gate, input_precision="ieee")
-        low, high = _codes(
-            packed + inner * (d // 2), scale + inner * (d // 32), column, at, inner, d,
-            COLUMNS, STEP, WHOLE, DOT,
-        )  # fmt: skip
+        low, high = _codes(up_at, up_scale, at, there, d, COLUMNS, STEP, WHOLE, DOT)
         up = tl.dot(low, even, up, input_precision="ieee")
         up = tl.dot(high, odd, up, input_precision="ieee")
     gate = tl.minimum(gate * narrow.E2M1_REPAIR, limit)
@@ -247,8 +246,10 @@ def _down(  # type: ignore[no-untyped-def]
     expert = tl.load(chosen + route).to(tl.int64)
     row = tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    packed = w2 + expert * d * (inner // 2)
-    scale = s2 + expert * d * (inner // 32)
+    code = column[:, None] * (inner // 2) + tl.arange(0, STEP // 2)[None, :]
+    group = column[:, None] * (inner // 32) + tl.arange(0, STEP // 32)[None, :]
+    code_at = w2 + expert * d * (inner // 2) + code
+    scale_at = s2 + expert * d * (inner // 32) + group
     first = tl.full((ROWS,), SLOTS, tl.int32)
     for back in tl.static_range(SLOTS):
         slot = SLOTS - 1 - back
@@ -259,7 +260,9 @@ def _down(  # type: ignore[no-untyped-def]
     for turn in range(TURNS):
         at = turn * STEP
         even, odd = _halves(x_at, at, (first < SLOTS) & (row < m), inner, ROWS, STEP, DOT)
-        low, high = _codes(packed, scale, column, at, d, inner, COLUMNS, STEP, WHOLE, DOT)
+        low, high = _codes(
+            code_at, scale_at, at, column < d, inner, COLUMNS, STEP, WHOLE, DOT
+        )  # fmt: skip
         acc = tl.dot(low, even, acc, input_precision="ieee")
         acc = tl.dot(high, odd, acc, input_precision="ieee")
     acc *= narrow.E2M1_REPAIR

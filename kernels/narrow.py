@@ -43,22 +43,21 @@ fma.rn.bf16x2 $1, d, k, z;
 # Four bytes of two codes in $4, their factors in $5 and $6. $0, $1: the lower codes, $2, $3: the
 # upper ones. In its half of a register a byte has s ee m at 15 .. 12 and at 11 .. 8.
 _E2M1_ASM = tl.constexpr("""{
-.reg .b32 a, b, c, d, e, f, g, h, z;
+.reg .b32 a, b, c, d, e, f, g, h, k, z;
+mov.b32 k, 0x81C081C0;
 mov.b32 z, 0x80008000;
 prmt.b32 a, $4, 0, 0x1404;
 prmt.b32 b, $4, 0, 0x3424;
 shl.b32 c, a, 4;
 shl.b32 d, b, 4;
-shr.b32 e, a, 2;
-shr.b32 f, b, 2;
+shr.b32 e, c, 6;
+shr.b32 f, d, 6;
 shr.b32 g, a, 6;
 shr.b32 h, b, 6;
-and.b32 e, e, 0x01C001C0;
-and.b32 f, f, 0x01C001C0;
 and.b32 g, g, 0x01C001C0;
 and.b32 h, h, 0x01C001C0;
-lop3.b32 c, c, z, e, 0xEA;
-lop3.b32 d, d, z, f, 0xEA;
+lop3.b32 c, c, e, k, 0xA8;
+lop3.b32 d, d, f, k, 0xA8;
 lop3.b32 a, a, z, g, 0xEA;
 lop3.b32 b, b, z, h, 0xEA;
 fma.rn.bf16x2 $0, c, $5, z;
