@@ -16,28 +16,33 @@ from kernels.oracle.rounding import (
     e2m1_nearest,
     power_of_two_scale,
 )
+from kernels.oracle.weight import (
+    E8M0_BIAS,
+    FP4_GROUP,
+    FP8_BLOCK,
+    decode_e8m0,
+    decode_fp8,
+    decode_mxfp4,
+)
 
-FP8_BLOCK = 128
-FP4_GROUP = 32
-_E8M0_BIAS = 127
-
-
-def decode_e8m0(exponents: Tensor) -> Tensor:
-    """Float32 powers of two of E8M0, read as raw bytes (a numeric cast would destroy it)."""
-    return torch.exp2(exponents.view(torch.uint8).float() - _E8M0_BIAS)
+__all__ = [
+    "FP4_GROUP",
+    "FP8_BLOCK",
+    "decode_e8m0",
+    "decode_fp8",
+    "decode_mxfp4",
+    "encode_e8m0",
+    "encode_fp8",
+    "encode_mxfp4",
+    "fp8_round_trip",
+    "mxfp4_round_trip",
+]
 
 
 def encode_e8m0(scale: Tensor) -> Tensor:
     """E8M0 bytes of exact powers of two."""
-    exponent = torch.log2(scale).round() + _E8M0_BIAS
+    exponent = torch.log2(scale).round() + E8M0_BIAS
     return exponent.clamp(0, 254).to(torch.uint8).view(torch.float8_e8m0fnu)
-
-
-def decode_fp8(weight: Tensor, scale: Tensor) -> Tensor:
-    """Float32 [n, k] of E4M3 `weight` [n, k] and E8M0 `scale` [ceil(n/128), ceil(k/128)]."""
-    n, k = weight.shape
-    wide = decode_e8m0(scale).repeat_interleave(FP8_BLOCK, 0).repeat_interleave(FP8_BLOCK, 1)
-    return weight.float() * wide[:n, :k]
 
 
 def encode_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,15 +55,6 @@ def encode_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
     narrow = (blocks / scale[:, None, :, None]).clamp(-E4M3_MAX, E4M3_MAX)
     codes = narrow.flatten(2, 3).flatten(0, 1)[:n, :k].to(torch.float8_e4m3fn)
     return codes.contiguous(), encode_e8m0(scale)
-
-
-def decode_mxfp4(packed: Tensor, scale: Tensor) -> Tensor:
-    """Float32 [..., k] of packed E2M1 [..., k / 2] (int8) and E8M0 `scale` [..., k / 32]."""
-    table = torch.tensor(E2M1_VALUES + tuple(-v for v in E2M1_VALUES))
-    codes = packed.view(torch.uint8)
-    pairs = torch.stack((codes & 15, codes >> 4), -1).flatten(-2)
-    values = table[pairs.long()].unflatten(-1, (-1, FP4_GROUP))
-    return (values * decode_e8m0(scale)[..., None]).flatten(-2)
 
 
 def encode_mxfp4(weight: Tensor) -> tuple[Tensor, Tensor]:

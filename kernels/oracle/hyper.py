@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.oracle.norm import rms_norm
+
 
 class Mix(NamedTuple):
     """How one sublayer reads and writes the streams; float32."""
@@ -73,3 +75,68 @@ def project(streams: Tensor, fn: Tensor, norm_eps: float) -> Tensor:
     flat = streams.flatten(-2).float()
     size = torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
     return torch.nn.functional.linear(flat, fn) * size
+
+
+class Entry(NamedTuple):
+    """A sublayer's normalised input and what its output needs to be written back."""
+
+    x: Tensor  # [..., d]
+    post: Tensor  # float32 [..., m]
+    comb: Tensor  # float32 [..., m, m]
+
+
+def enter(
+    streams: Tensor,
+    fn: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    norm: Tensor,
+    *,
+    iterations: int,
+    norm_eps: float,
+    eps: float,
+) -> Entry:
+    """What a sublayer reads from `streams` [..., m, d], normalised with the weight `norm` [d]."""
+    mixed = mix(streams, fn, base, scale, iterations=iterations, norm_eps=norm_eps, eps=eps)
+    x = rms_norm(read(streams, mixed.pre), norm, norm_eps)
+    return Entry(x, mixed.post, mixed.comb)
+
+
+def advance(
+    streams: Tensor,
+    output: Tensor,
+    post: Tensor,
+    comb: Tensor,
+    fn: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    norm: Tensor,
+    *,
+    iterations: int,
+    norm_eps: float,
+    eps: float,
+) -> tuple[Tensor, Entry]:
+    """`write` a sublayer's `output` [..., d], then `enter` the next one."""
+    written = write(streams, output, post, comb)
+    return written, enter(
+        written, fn, base, scale, norm, iterations=iterations, norm_eps=norm_eps, eps=eps
+    )
+
+
+def finish(
+    streams: Tensor,
+    output: Tensor,
+    post: Tensor,
+    comb: Tensor,
+    fn: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    norm: Tensor,
+    *,
+    norm_eps: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`write` the last `output`, `collapse` and normalise: new streams, vector, normalised."""
+    written = write(streams, output, post, comb)
+    vector = collapse(written, fn, base, scale, norm_eps=norm_eps, eps=eps)
+    return written, vector, rms_norm(vector, norm, norm_eps)

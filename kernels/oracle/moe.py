@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu, softplus
 
+from kernels.oracle.weight import decode_mxfp4
+
 
 def affinity(logits: Tensor) -> Tensor:
     """Routing affinity sqrt(softplus(logit)), float32."""
@@ -49,3 +51,48 @@ def combine(x: Tensor, dense: Tensor, w1: Tensor, w3: Tensor, w2: Tensor, limit:
         * dense.t()[..., None]
     )
     return torch.einsum("eti,edi->td", hidden.to(x.dtype), w2)
+
+
+def shares(chosen: Tensor, weights: Tensor) -> Tensor:
+    """`weights` [m, t] with a repeated expert's weights added up in its first slot, zero after."""
+    same = chosen[..., :, None] == chosen[..., None, :]
+    first = ~same.tril(-1).any(-1)
+    return (same * weights[..., None, :]).sum(-1) * first
+
+
+def gate_up(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    w13: Tensor,
+    s13: Tensor,
+    *,
+    limit: float,
+) -> Tensor:
+    """Weighted hidden rows [m, t, i] of the `chosen` experts [m, t] for `x` [m, d].
+
+    `w13` packed MXFP4 [e, 2 i, d / 2], gate rows first, `s13` E8M0 [e, 2 i, d / 32]. A repeated
+    expert's weights meet in its first slot; its other slots are zero.
+    """
+    wide = torch.promote_types(x.dtype, torch.float32)
+    matrices = decode_mxfp4(w13, s13).to(wide)
+    both = torch.einsum("md,mtid->mti", x.to(wide), matrices[chosen.long()])
+    gate, up = both.chunk(2, -1)
+    return (swiglu(gate, up, limit) * shares(chosen, weights)[..., None]).to(x.dtype)
+
+
+def down(hidden: Tensor, chosen: Tensor, w2: Tensor, s2: Tensor) -> Tensor:
+    """Float32 parts [m, t, d] of the output from `hidden` [m, t, i], zero in repeated slots.
+
+    `w2` packed MXFP4 [e, d, i / 2], `s2` E8M0 [e, d, i / 32].
+    """
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    matrices = decode_mxfp4(w2, s2).to(wide)[chosen.long()]
+    first = shares(chosen, torch.ones_like(chosen)) > 0
+    return (torch.einsum("mti,mtdi->mtd", hidden.to(wide), matrices) * first[..., None]).float()
+
+
+def total(parts: Tensor, shared: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Output [m, d]: `parts` [m, t, d] in the order of t, then `shared` [m, d] if there is one."""
+    wide = parts.sum(-2)
+    return (wide if shared is None else wide + shared.to(wide.dtype)).to(dtype)

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from kernels.oracle.norm import rms_norm
+
 
 def frequencies(rotary_dim: int, theta: float) -> Tensor:
     """Angles per position, float32 [rotary_dim / 2]: theta ** (-2 i / rotary_dim)."""
@@ -54,3 +56,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Ten
         sin = -sin
     turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
     return torch.cat((head, turned.to(x.dtype)), -1)
+
+
+def rotate_normalised(x: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
+    """`rotate` of `x` [..., d] scaled to unit mean square: what enters a head's scores."""
+    return rotate(rms_norm(x, None, eps), cos, sin)

@@ -64,3 +64,8 @@ def _hadamard_matrix(size: int) -> Tensor:
     while matrix.shape[0] < size:
         matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)), 0)
     return matrix * size**-0.5
+
+
+def hadamard_fp4(x: Tensor, group: int = 32) -> Tensor:
+    """`fp4_round` of the Hadamard transform of `x` [..., d]."""
+    return fp4_round(hadamard(x), group)

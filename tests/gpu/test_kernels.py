@@ -1,0 +1,121 @@
+"""The kernels' gates on a GPU, at the model's real shapes: what tests/cpu does at small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import gates
+import pytest
+
+pytest.importorskip("triton", reason="TRITON MISSING: NO KERNEL GATE RUNS HERE")
+
+import operations
+import torch
+
+from kernels import moe_prefill
+from kernels.bench.shape import (
+    CHOSEN,
+    EXPERTS,
+    HEAD,
+    HEADS,
+    HIDDEN,
+    INNER,
+    LINEARS,
+    ROTARY,
+    STREAMS,
+)
+
+pytestmark = pytest.mark.gpu
+BF16, FP32 = torch.bfloat16, torch.float32
+BANK = 24  # experts of a gate's bank: the kernels see no more of the others than their address
+
+LINEAR = [operations.fp8_linear(x.n, x.k, groups=x.groups) for x in LINEARS]
+ODD = [
+    operations.fp8_linear(1000, 1111),
+    operations.fp8_linear(1000, 1111, dtype=FP32),
+    operations.fp8_linear(1, 1),
+]
+STEP = [
+    operations.gate_up(BANK, HIDDEN, INNER, CHOSEN),
+    operations.gate_up(BANK, 1056, 1000, CHOSEN, repeat=True),
+    operations.gate_up(BANK, 512, 256, CHOSEN, dtype=FP32),
+    operations.down(BANK, HIDDEN, INNER, CHOSEN),
+    operations.down(BANK, 1000, 1056, CHOSEN, repeat=True),
+    operations.total(HIDDEN, CHOSEN, shared=True),
+]
+ROWS = [
+    operations.rms_norm(HIDDEN, weight=True),
+    operations.rms_norm(1000, weight=True, dtype=FP32),
+    operations.rotate(HEADS, HEAD, ROTARY // 2, kind="inverse"),
+    operations.rotate(HEADS, HEAD, ROTARY // 2, kind="normalised"),
+    operations.rounding("cache_round", HEAD, rotary_dim=ROTARY),
+    operations.rounding("fp4_round", HEADS, 128),
+    operations.rounding("hadamard_fp4", HEADS, 128),
+    operations.rounding("hadamard_fp4", 3, 128, dtype=FP32),
+]
+SEVERAL = [
+    operations.choose(EXPERTS, CHOSEN),
+    operations.look_up(EXPERTS, CHOSEN, 1000),
+    operations.hyper("enter", STREAMS, HIDDEN),
+    operations.hyper("advance", STREAMS, HIDDEN),
+    operations.hyper("advance", STREAMS, 1000, dtype=FP32),
+    operations.hyper("finish", STREAMS, HIDDEN),
+]
+LONG = [
+    operations.fp8_linear(1536, HIDDEN),
+    operations.fp8_linear(8192, 4096, groups=8),
+    operations.fp8_linear(1000, 1111, dtype=FP32),
+    operations.gate_up(BANK, 1024, 512, CHOSEN, kernel=moe_prefill.gate_up),
+    operations.down(BANK, 1000, 512, CHOSEN, kernel=moe_prefill.down),
+]
+ALL = [*LINEAR, *ODD, *STEP, *ROWS, *SEVERAL]
+
+
+@pytest.fixture(autouse=True)
+def _memory() -> Iterator[None]:
+    yield
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("op", ALL, ids=str)
+@pytest.mark.parametrize("rows", [1, 6, 8])
+def test_a_step_equals_the_oracle(op: gates.Operation, rows: int) -> None:
+    gates.check_values(op, rows, "cuda")
+
+
+@pytest.mark.parametrize("op", LONG, ids=str)
+@pytest.mark.parametrize("rows", [9, 200])
+def test_a_prefill_equals_the_oracle(op: gates.Operation, rows: int) -> None:
+    gates.check_values(op, rows, "cuda")
+
+
+@pytest.mark.parametrize("op", ALL, ids=str)
+def test_the_rows_of_a_step_do_not_know_of_each_other(op: gates.Operation) -> None:
+    gates.check_rows(op, "cuda")
+
+
+@pytest.mark.parametrize("op", [*ALL, *LONG], ids=str)
+def test_bits_repeat_wherever_the_operands_lie(op: gates.Operation) -> None:
+    gates.check_twice(op, 8, "cuda")
+    gates.check_unaligned(op, 8, "cuda")
+    gates.check_empty(op, "cuda")
+
+
+@pytest.mark.parametrize("op", [*LINEAR, *ODD, *STEP, *ROWS, *LONG], ids=str)
+def test_only_the_output_is_written_and_no_operand_may_lie_under_it(op: gates.Operation) -> None:
+    gates.check_out(op, 3, "cuda")
+    gates.check_aliasing(op, 3, "cuda")
+
+
+@pytest.mark.parametrize("op", [LINEAR[0], STEP[0], STEP[3], SEVERAL[3]], ids=str)
+def test_a_graph_replays_the_same_bits(op: gates.Operation) -> None:
+    inputs = op.inputs(6, "cuda")
+    want = op.run(inputs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = gates.as_tuple(op.kernel(**inputs, **op.options))
+    for tensor in got:
+        gates.poison(tensor)
+    graph.replay()
+    for g, w in zip(got, want, strict=True):
+        assert torch.equal(gates.bits(g), gates.bits(w))

@@ -1,0 +1,310 @@
+"""Every kernel as an `Operation`, at any size: small under the interpreter, real on a GPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from gates import Inputs, Operation
+from torch import Tensor
+
+BF16_RTOL = 2.0**-7  # one rounding to BF16, and room for a neighbour
+
+
+def normal(g: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(shape, generator=g).to(dtype)
+
+
+def fp8_linear(
+    n: int, k: int, *, groups: int = 1, dtype: torch.dtype = torch.bfloat16, **options: object
+) -> Operation:
+    """`kernels.fp8_linear` with scales of mixed size; magnitudes stay near one."""
+    from kernels import fp8_linear as kernel
+    from kernels.oracle import fp8_linear as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        weight, scale = fp8(g, n, k)
+        x = normal(g, rows, groups * k, dtype=dtype)
+        return {"x": x, "weight": weight, "scale": scale, "groups": groups}
+
+    exact = dtype == torch.float32
+    return Operation(
+        f"fp8_linear-{n}x{k}-g{groups}-{dtype}",
+        kernel.multiply,
+        oracle.multiply,
+        make,
+        rows=("x",),
+        rtol=1e-5 if exact else BF16_RTOL,
+        atol=1e-5 if exact else 1e-3,
+        options=dict(options),
+    )
+
+
+def choice(g: torch.Generator, rows: int, slots: int, experts: int) -> Tensor:
+    """Different experts for each row."""
+    return torch.rand(rows, experts, generator=g).argsort(-1)[:, :slots].contiguous()
+
+
+def fp8(g: torch.Generator, n: int, k: int) -> tuple[Tensor, Tensor]:
+    """A weight of every E4M3 code but NaN, whose products with normal rows stay near one."""
+    codes = torch.randint(256, (n, k), generator=g, dtype=torch.uint8)
+    codes[(codes & 127) == 127] = 0
+    return codes.view(torch.float8_e4m3fn), scales(g, 117.0, k, -(-n // 128), -(-k // 128))
+
+
+def mxfp4(g: torch.Generator, *shape: int) -> tuple[Tensor, Tensor]:
+    """Matrices of every E2M1 code, whose products with normal rows stay near one."""
+    packed = torch.randint(256, (*shape[:-1], shape[-1] // 2), generator=g, dtype=torch.uint8)
+    return packed.view(torch.int8), scales(g, 2.9, shape[-1], *shape[:-1], shape[-1] // 32)
+
+
+def scales(g: torch.Generator, size: float, k: int, *shape: int) -> Tensor:
+    """E8M0 scales around those that bring sums of `k` weights of `size` to one."""
+    middle = 127 - round(math.log2(size * max(k, 1) ** 0.5))
+    exponents = torch.randint(middle - 2, middle + 2, shape, generator=g, dtype=torch.uint8)
+    return exponents.view(torch.float8_e8m0fnu)
+
+
+def gate_up(
+    experts: int,
+    d: int,
+    inner: int,
+    slots: int,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    repeat: bool = False,
+    kernel: Any = None,
+    **options: object,
+) -> Operation:
+    """`kernels.moe.gate_up`, or its form for sorted rows, with a limit that often bites."""
+    from kernels import moe
+    from kernels.oracle import moe as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        w13, s13 = mxfp4(g, experts, 2 * inner, d)
+        chosen = choice(g, rows, slots, experts)
+        if repeat:
+            chosen[:, -1] = chosen[:, 0]
+        weights = torch.rand(rows, slots, generator=g) + 0.1
+        x = normal(g, rows, d, dtype=dtype)
+        given: Inputs = {"x": x, "chosen": chosen, "weights": weights, "w13": w13, "s13": s13}
+        return given | {"limit": 1.5}
+
+    exact = dtype == torch.float32
+    return Operation(
+        f"gate_up-{experts}x{inner}x{d}-{slots}-{dtype}",
+        kernel or moe.gate_up,
+        oracle.gate_up,
+        make,
+        rows=("x", "chosen", "weights"),
+        rtol=1e-4 if exact else BF16_RTOL,
+        atol=1e-5 if exact else 1e-2,
+        options=dict(options),
+    )
+
+
+def down(
+    experts: int,
+    d: int,
+    inner: int,
+    slots: int,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    repeat: bool = False,
+    kernel: Any = None,
+    **options: object,
+) -> Operation:
+    """`kernels.moe.down`, or its form for sorted rows."""
+    from kernels import moe
+    from kernels.oracle import moe as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        w2, s2 = mxfp4(g, experts, d, inner)
+        chosen = choice(g, rows, slots, experts)
+        if repeat:
+            chosen[:, -1] = chosen[:, 0]
+        hidden = normal(g, rows, slots, inner, dtype=dtype)
+        return {"hidden": hidden, "chosen": chosen, "w2": w2, "s2": s2}
+
+    return Operation(
+        f"down-{experts}x{d}x{inner}-{slots}-{dtype}",
+        kernel or moe.down,
+        oracle.down,
+        make,
+        rows=("hidden", "chosen"),
+        rtol=1e-4,
+        atol=1e-4,
+        options=dict(options),
+    )
+
+
+def total(d: int, slots: int, *, shared: bool, dtype: torch.dtype = torch.bfloat16) -> Operation:
+    """`kernels.moe.total`."""
+    from kernels import moe
+    from kernels.oracle import moe as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        parts = normal(g, rows, slots, d)
+        other = normal(g, rows, d, dtype=dtype) if shared else None
+        return {"parts": parts, "shared": other, "dtype": dtype}
+
+    exact = dtype == torch.float32
+    return Operation(
+        f"total-{d}-{slots}-{dtype}",
+        moe.total,
+        oracle.total,
+        make,
+        rows=("parts", "shared"),
+        rtol=1e-5 if exact else BF16_RTOL,
+        atol=1e-5 if exact else 1e-2,
+    )
+
+
+def choose(experts: int, count: int) -> Operation:
+    """`kernels.router.choose`."""
+    from kernels import router as kernel
+    from kernels.oracle import router as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        bias = normal(g, experts) * 0.2
+        return {"logits": normal(g, rows, experts) * 3, "bias": bias, "count": count, "scale": 1.5}
+
+    return Operation(
+        f"choose-{count}-of-{experts}", kernel.choose, oracle.choose, make,
+        rows=("logits",), rtol=1e-5, atol=1e-7,
+    )  # fmt: skip
+
+
+def look_up(experts: int, count: int, vocabulary: int) -> Operation:
+    """`kernels.router.look_up`."""
+    from kernels import router as kernel
+    from kernels.oracle import router as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        return {
+            "logits": normal(g, rows, experts) * 3,
+            "tokens": torch.randint(vocabulary, (rows,), generator=g),
+            "table": choice(g, vocabulary, count, experts),
+            "scale": 1.5,
+        }
+
+    return Operation(
+        f"look_up-{count}-of-{experts}", kernel.look_up, oracle.look_up, make,
+        rows=("logits", "tokens"), rtol=1e-5, atol=1e-7,
+    )  # fmt: skip
+
+
+def rms_norm(*shape: int, weight: bool, dtype: torch.dtype = torch.bfloat16) -> Operation:
+    """`kernels.norm.rms_norm` of rows [m, *shape]."""
+    from kernels import norm as kernel
+    from kernels.oracle import norm as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        given = normal(g, shape[-1]).to(dtype) if weight else None
+        return {"x": normal(g, rows, *shape, dtype=dtype) * 3, "weight": given, "eps": 1e-6}
+
+    exact = dtype == torch.float32
+    return Operation(
+        f"rms_norm-{shape}-{weight}-{dtype}", kernel.rms_norm, oracle.rms_norm, make,
+        rows=("x",), rtol=1e-5 if exact else BF16_RTOL, atol=1e-6,
+    )  # fmt: skip
+
+
+def rotate(
+    heads: int, d: int, pairs: int, *, kind: str = "", dtype: torch.dtype = torch.bfloat16
+) -> Operation:
+    """`kernels.rotary`: plain, `inverse` or `normalised`."""
+    from kernels import rotary as kernel
+    from kernels.oracle import rotary as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        angles = torch.rand(rows, 1, pairs, generator=g) * 7
+        given: Inputs = {"x": normal(g, rows, heads, d, dtype=dtype) * 2}
+        given |= {"cos": angles.cos(), "sin": angles.sin()}
+        if kind == "normalised":
+            return given | {"eps": 1e-6}
+        return given | {"inverse": kind == "inverse"}
+
+    exact = dtype == torch.float32
+    name = "rotate_normalised" if kind == "normalised" else "rotate"
+    return Operation(
+        f"{name}-{heads}x{d}-{pairs}-{kind}-{dtype}",
+        getattr(kernel, name),
+        getattr(oracle, name),
+        make,
+        rows=("x", "cos", "sin"),
+        rtol=1e-5 if exact else BF16_RTOL,
+        atol=1e-5 if exact else 2e-2,  # the sum of two rounded BF16 numbers may cancel
+    )
+
+
+def rounding(
+    name: str, *shape: int, dtype: torch.dtype = torch.bfloat16, **arguments: int
+) -> Operation:
+    """A round trip of `kernels.rounding`: exact, as every result is on the format's grid.
+
+    Before a Hadamard transform the values are small whole numbers, so that its sums are exact and
+    no value is near the middle of two codes.
+    """
+    from kernels import rounding as kernel
+    from kernels.oracle import rounding as oracle
+
+    argument = "row" if name == "cache_round" else "x"
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        if name == "hadamard_fp4":
+            x = torch.randint(-9, 10, (rows, *shape), generator=g).to(dtype)
+        else:
+            spread = torch.exp2(torch.randint(-12, 12, (rows, *shape), generator=g).float())
+            x = (normal(g, rows, *shape) * spread).to(dtype)
+        return {argument: x, **arguments}
+
+    return Operation(
+        f"{name}-{shape}-{arguments}-{dtype}", getattr(kernel, name), getattr(oracle, name), make,
+        rows=(argument,), rtol=1e-6, atol=0.0,
+    )  # fmt: skip
+
+
+def hyper(
+    name: str,
+    m: int,
+    d: int,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    iterations: int = 20,
+    **options: object,
+) -> Operation:
+    """`enter`, `advance` or `finish` of `kernels.hyper`."""
+    from kernels import hyper as kernel
+    from kernels.oracle import hyper as oracle
+
+    last = name == "finish"
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        lines = m if last else (2 + m) * m
+        given: Inputs = {"streams": normal(g, rows, m, d, dtype=dtype)}
+        if name != "enter":
+            given["output"] = normal(g, rows, d, dtype=dtype)
+            given["post"] = torch.rand(rows, m, generator=g) * 2
+            given["comb"] = oracle.sinkhorn(normal(g, rows, m, m), 20, 1e-6)
+        given["fn"] = normal(g, lines, m * d) * (m * d) ** -0.5
+        given["base"] = normal(g, lines) * 0.5
+        given["scale"] = torch.rand(1 if last else 3, generator=g) + 0.5
+        given["norm"] = normal(g, d).to(dtype)
+        given |= {"norm_eps": 1e-6, "eps": 1e-6}
+        return given if last else given | {"iterations": iterations}
+
+    exact = dtype == torch.float32
+    return Operation(
+        f"{name}-{m}x{d}-{dtype}",
+        getattr(kernel, name),
+        getattr(oracle, name),
+        make,
+        rows=("streams", "output", "post", "comb"),
+        rtol=1e-4 if exact else 2 * BF16_RTOL,
+        atol=1e-5 if exact else 2e-2,
+        options=dict(options),
+        widen=False,
+    )
