@@ -84,8 +84,8 @@ class Server:
     ) -> None:
         self.child = child
         self.address = address
+        self.lease = lease
         self._log, self._log_start_bytes = log, log_start_bytes
-        self._lease = lease
         self._identity: Identity | None = identity.of(child.pid, zombie=True)
 
     @classmethod
@@ -170,7 +170,7 @@ class Server:
                     os.killpg(self.child.pid, signal.SIGKILL)
                     self.child.wait(GRACE_S)
             identity.end_group(self._identity, 1.0)
-        self._lease.release()
+        self.lease.release()
 
     def __enter__(self) -> Server:
         return self

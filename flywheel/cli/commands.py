@@ -18,7 +18,8 @@ from typing import Any
 from rich.text import Text
 
 from flywheel import best, doctor, serve, suite
-from flywheel.box.clock import SystemClock, Window, count, span_text
+from flywheel.box.clock import SystemClock, Window, count, span_text, utc_text
+from flywheel.box.lease import Lease
 from flywheel.cli import levers as cli_levers
 from flywheel.cli.terminal import (
     FAILED,
@@ -30,10 +31,11 @@ from flywheel.cli.terminal import (
     sentence,
 )
 from flywheel.display.panel import Display, forgiven
-from flywheel.errors import FlywheelError, UsageError
+from flywheel.errors import FlywheelError, LedgerError, UsageError
 from flywheel.ledger import views
+from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import daemon
+from flywheel.loop import daemon, handover
 from flywheel.loop.order import Order, Session, best_json, write_best
 from flywheel.report import gather, tables
 from flywheel.report.document import Document
@@ -124,6 +126,7 @@ def serve_best(
         _stopping() as stopped,
         serve.Server.start(config, address, log=log, command=command) as server,
     ):
+        _record_takeover(path, server.lease)
         answer = server.wait_ready(stopped=lambda: bool(stopped))
         if json_:
             emit({"url": address.url, "pid": server.child.pid, "config": str(config),
@@ -135,6 +138,25 @@ def serve_best(
     if status not in (None, 0):
         raise FlywheelError(f"the server left with status {status}; see {path.parent}/serve.log.")
     return 0
+
+
+def _record_takeover(path: Path, lease: Lease) -> None:
+    """Tell the ledger whose abandoned lease was taken; if it refuses, serving goes on."""
+
+    if lease.takeover is None:
+        return
+
+    def say(sentence: str) -> None:
+        error_console().print(Text(sentence))
+
+    try:
+        opened = Ledger.open(path, create=False)
+        try:
+            handover.record(opened, lease, now_utc=utc_text(), say=say)
+        finally:
+            opened.close()
+    except LedgerError as error:
+        say(f"the takeover of the device is not on record: {error}")
 
 
 def diagnose(

@@ -17,6 +17,8 @@ from harness import checkpoint, fake_command
 
 from flywheel.box.lease import device_path, holder
 from flywheel.cli import app as cli
+from flywheel.ledger.store import Ledger
+from flywheel.ledger.takeovers import takeovers
 
 ENDINGS = {"promoted", "rejected", "inconclusive", "void", "incorrect"}
 SUITE = {"name": "fake", "prompts": [{"id": "code-0", "category": "code"},
@@ -97,6 +99,7 @@ def test_serving_from_this_process(
     answer(capsys, "run", "--quick", "--checkpoint", "checkpoint", "--suite", "suite.json",
            "--budget-runs", "1")  # fmt: skip
 
+    device_path().write_text(json.dumps({"purpose": "abandoned"}))
     url = "http://127.0.0.1:38521/health"
 
     def stop_once_ready() -> None:
@@ -118,5 +121,10 @@ def test_serving_from_this_process(
     assert told["health"] == {"status": "ok"}
     assert told["url"] == "http://127.0.0.1:38521"
     assert holder(device_path()) is None
+    ledger = Ledger.open(tmp_path / "ledger.db", create=False)
+    with ledger.reading() as connection:
+        (taken,) = takeovers(connection)
+    ledger.close()
+    assert taken.previous["purpose"] == "abandoned"
     body = json.loads((tmp_path / "best.json").read_text())
     assert body["checkpoint"] == str(tmp_path / "checkpoint")
