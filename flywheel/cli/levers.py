@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.padding import Padding
@@ -25,6 +26,9 @@ from flywheel.cli.terminal import (
 from flywheel.errors import LeverError, UsageError
 from flywheel.lever import Lever
 
+if TYPE_CHECKING:
+    from flywheel.ledger.rows import View
+
 NARROW = 84
 
 app = typer.Typer(
@@ -37,22 +41,27 @@ def known(ledger: Path) -> tuple[Lever, ...]:
     return (*experiments.discover(), *declared.read(ledger))
 
 
+def _history(path: Path) -> tuple[View, dict[str, Mapping[str, Any]]]:
+    """The ledger's history, and what the engine made of each configuration asked for."""
+    from flywheel.ledger import views
+
+    opened = open_ledger(path)
+    try:
+        with opened.reading() as connection:
+            return views.load(connection), views.effective_configs(connection)
+    finally:
+        opened.close()
+
+
 def states(path: Path, levers: tuple[Lever, ...]) -> dict[str, str]:
     """Lever name to its state: open, or the sentence that says why it may not run."""
     if not path.exists():
         return {lever.name: "open" for lever in levers}
     from flywheel import best
-    from flywheel.ledger import views
     from flywheel.loop.eligible import admit
     from flywheel.loop.order import KINDS
 
-    opened = open_ledger(path)
-    try:
-        with opened.reading() as connection:
-            view = views.load(connection)
-            effective = views.effective_configs(connection)
-    finally:
-        opened.close()
+    view, effective = _history(path)
     if view.campaign is None:
         return {lever.name: "open" for lever in levers}
     ready, refused = admit(view, levers, best.fold(view), effective, KINDS)
@@ -199,17 +208,10 @@ def write(
 
     Example: flywheel levers write --check
     """
-    from flywheel.ledger import views
     from flywheel.report import levers_md
 
     ledger_file = ledger_path(ledger)
-    opened = open_ledger(ledger_file)
-    try:
-        with opened.reading() as connection:
-            view = views.load(connection)
-            effective = views.effective_configs(connection)
-    finally:
-        opened.close()
+    view, effective = _history(ledger_file)
     text = levers_md.render(view, known(ledger_file), levers_md.resolved(view, effective))
     stale = paper.stale(path, text)
     if stale and not check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,17 @@ def _own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The scripted engine starts without site packages, to be quick, also where a test supervises it
     # in its own process.
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture
+def signals_as_before() -> Iterator[None]:
+    """For a supervisor or guard that runs in the test's own process."""
+    numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

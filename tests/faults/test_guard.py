@@ -65,16 +65,6 @@ def meminfo(tmp_path: Path) -> Meminfo:
     return Meminfo(tmp_path / "meminfo")
 
 
-@pytest.fixture
-def signals_as_before() -> Iterator[None]:
-    numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    yield
-    signal.set_wakeup_fd(-1)
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 class Run:
     """A run under its real supervisor and guard."""
 

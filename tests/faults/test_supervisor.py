@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,7 @@ from flywheel.box import identity
 from flywheel.run import launch, supervise
 from flywheel.run.exit_status import ExitStatus
 
-
-@pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
-    numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    yield
-    signal.set_wakeup_fd(-1)
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("signals_as_before")
 
 
 def prepared(root: Path, *options: str, **fields: float) -> Path:
