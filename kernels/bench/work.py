@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +38,47 @@ def every(rows: int) -> Iterator[Work]:
     yield from _rows(rows)
 
 
+def tunable(
+    rows: int,
+) -> Iterator[tuple[str, Callable[[Any], list[Callable[[], object]]], list[Any]]]:
+    """Name, calls for a tile, and the tiles to try, of every product with a choice of tiles."""
+    for linear in shape.LINEARS:
+        tiles = [
+            fp8_linear.Tile(8, columns, splits, warps, stages)
+            for columns, splits, warps, stages in itertools.product(
+                (16, 32, 64, 128), (1, 2, 4, 8), (2, 4, 8), (3, 4, 6)
+            )
+            if columns <= linear.n // linear.groups and splits <= linear.k // 128
+        ]
+        operands = [_linear_operands(linear, rows) for _ in range(rotations(linear.weight_bytes))]
+
+        def multiply(
+            tile: fp8_linear.Tile, operands: Any = operands, groups: int = linear.groups
+        ) -> list[Callable[[], object]]:
+            return [
+                partial(fp8_linear.multiply, x, weight, scale, groups=groups, tile=tile)
+                for x, weight, scale in operands
+            ]
+
+        yield linear.name, multiply, tiles
+    tiles_moe = [
+        moe.Tile(columns, step, warps, stages)
+        for columns, step, warps, stages in itertools.product(
+            (16, 32, 64, 128), (64, 128, 256), (1, 2, 4, 8), (2, 3, 4, 6)
+        )
+    ]
+    draws = list(_draws(rows))
+
+    def gate_up(tile: moe.Tile) -> list[Callable[[], object]]:
+        return [partial(draw.gate_up, tile) for draw in draws]
+
+    def down(tile: moe.Tile) -> list[Callable[[], object]]:
+        return [partial(draw.down, tile) for draw in draws]
+
+    yield "experts gate_up", gate_up, tiles_moe
+    yield "experts down", down, tiles_moe
+
+
 def _bf16(*size: int) -> Tensor:
     return torch.randn(size, device="cuda", dtype=torch.bfloat16)
 
@@ -58,58 +102,71 @@ def _e8m0(*size: int) -> Tensor:
     )
 
 
-def _linear(linear: shape.Linear, rows: int) -> Work:
+def _linear_operands(linear: shape.Linear, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     n, k, groups = linear.n, linear.k, linear.groups
+    return _bf16(rows, groups * k), _e4m3(n, k), _e8m0(-(-n // 128), -(-k // 128))
 
+
+def _linear(linear: shape.Linear, rows: int) -> Work:
     def one() -> Callable[[], object]:
-        x, weight = _bf16(rows, groups * k), _e4m3(n, k)
-        scale = _e8m0(-(-n // 128), -(-k // 128))
-        return lambda: fp8_linear.multiply(x, weight, scale, groups=groups)
+        x, weight, scale = _linear_operands(linear, rows)
+        return lambda: fp8_linear.multiply(x, weight, scale, groups=linear.groups)
 
     calls = [one() for _ in range(rotations(linear.weight_bytes))]
     return Work(linear.name, rows, linear.weight_bytes, calls)
 
 
-def _experts(rows: int) -> Iterator[Work]:
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """One step's rows and routing over one of the banks."""
+
+    x: Tensor
+    hidden: Tensor
+    shared: Tensor
+    chosen: Tensor
+    weights: Tensor
+    w13: Tensor
+    s13: Tensor
+    w2: Tensor
+    s2: Tensor
+
+    def gate_up(self, tile: moe.Tile = moe.GATE_UP) -> Tensor:
+        return moe.gate_up(
+            self.x, self.chosen, self.weights, self.w13, self.s13, limit=10.0, tile=tile
+        )
+
+    def down(self, tile: moe.Tile = moe.DOWN) -> Tensor:
+        return moe.down(self.hidden, self.chosen, self.w2, self.s2, tile=tile)
+
+    def chain(self) -> Tensor:
+        parts = moe.down(self.gate_up(), self.chosen, self.w2, self.s2)
+        return moe.total(parts, self.shared, torch.bfloat16)
+
+
+def _draws(rows: int) -> Iterator[_Draw]:
     e, d, i = shape.EXPERTS, shape.HIDDEN, shape.INNER
     banks = [
         (_codes(e, 2 * i, d // 2), _e8m0(e, 2 * i, d // 32), _codes(e, d, i // 2),
          _e8m0(e, d, i // 32)) for _ in range(_BANKS)
     ]  # fmt: skip
-    gate_up, down, chain = [], [], []
-    distinct = 0
     for routing in range(_ROUTINGS):
-        w13, s13, w2, s2 = banks[routing % _BANKS]
         chosen = torch.rand(rows, e, device="cuda").argsort(-1)[:, : shape.CHOSEN].contiguous()
-        distinct += chosen.unique().numel()
         weights = torch.rand(rows, shape.CHOSEN, device="cuda")
-        x, hidden, shared = _bf16(rows, d), _bf16(rows, shape.CHOSEN, i), _bf16(rows, d)
+        yield _Draw(
+            _bf16(rows, d), _bf16(rows, shape.CHOSEN, i), _bf16(rows, d), chosen, weights,
+            *banks[routing % _BANKS],
+        )  # fmt: skip
 
-        def enter(
-            x: Tensor = x, c: Tensor = chosen, w: Tensor = weights, w13: Tensor = w13,
-            s13: Tensor = s13,
-        ) -> Tensor:  # fmt: skip
-            return moe.gate_up(x, c, w, w13, s13, limit=10.0)
 
-        def leave(
-            h: Tensor = hidden, c: Tensor = chosen, w2: Tensor = w2, s2: Tensor = s2
-        ) -> Tensor:
-            return moe.down(h, c, w2, s2)
-
-        def whole(
-            enter: Callable[..., Tensor] = enter,
-            leave: Callable[..., Tensor] = leave,
-            shared: Tensor = shared,
-        ) -> Tensor:
-            return moe.total(leave(enter()), shared, torch.bfloat16)
-
-        gate_up.append(enter)
-        down.append(leave)
-        chain.append(whole)
-    visited = distinct / _ROUTINGS
-    yield Work("experts gate_up", rows, visited * shape.GATE_UP_BYTES, list(gate_up))
-    yield Work("experts down", rows, visited * shape.DOWN_BYTES, list(down))
-    yield Work("experts chain", rows, visited * shape.EXPERT_BYTES, list(chain))
+def _experts(rows: int) -> Iterator[Work]:
+    draws = list(_draws(rows))
+    visited = sum(draw.chosen.unique().numel() for draw in draws) / len(draws)
+    for name, calls, size in (
+        ("experts gate_up", [draw.gate_up for draw in draws], shape.GATE_UP_BYTES),
+        ("experts down", [draw.down for draw in draws], shape.DOWN_BYTES),
+        ("experts chain", [draw.chain for draw in draws], shape.EXPERT_BYTES),
+    ):
+        yield Work(name, rows, visited * size, list(calls))
 
 
 def _hyper(rows: int) -> Work:
