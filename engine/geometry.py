@@ -44,6 +44,9 @@ _FIXED: dict[str, Any] = {
     "topk_method": "noaux_tc",
 }
 
+# Each folder here that holds a config.json is a geometry with a name.
+ASSETS = Path(__file__).parent / "assets"
+
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
@@ -108,6 +111,18 @@ class Geometry:
     def layers_with_ratio(self, *, indexed: bool) -> tuple[int, ...]:
         """Backbone layers that compress, with an indexer or without."""
         return tuple(i for i, r in enumerate(self.layer_ratios) if r and (r == 4) == indexed)
+
+    @classmethod
+    def named(cls, name: str) -> Geometry:
+        """A geometry that ships with the engine, as `k160`: the config.json without its weights.
+
+        Raises CheckpointError, with the names there are, for any other.
+        """
+        if name not in named_geometries():
+            raise CheckpointError(
+                f"There is no geometry named {name!r}; known: {', '.join(named_geometries())}."
+            )
+        return cls.load(ASSETS / name)
 
     @classmethod
     def load(cls, checkpoint: Path) -> Geometry:
@@ -204,6 +219,11 @@ class Geometry:
         for wrong, sentence in problems:
             if wrong:
                 raise CheckpointError(f"config.json: {sentence}.")
+
+
+def named_geometries() -> tuple[str, ...]:
+    """The names that `Geometry.named` knows."""
+    return tuple(sorted(path.parent.name for path in ASSETS.glob("*/config.json")))
 
 
 def _coerce(name: str, kind: str, value: Any) -> Any:
