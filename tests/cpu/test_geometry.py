@@ -24,5 +24,5 @@ def test_every_named_geometry_is_one_the_engine_implements(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["k161", "", "..", "suites", "/etc"])
 def test_another_name_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(CheckpointError, match="known: .*k160"):
+    with pytest.raises(CheckpointError, match=r"known: .*k160"):
         Geometry.named(name)
