@@ -19,11 +19,14 @@ from engine.engine import Commit, Engine, prefill
 from engine.measure import provenance
 from engine.measure.journal import Journal
 from engine.measure.plan import PROTOCOL, Arm, Plan
+from engine.profile.decode import decode
+from engine.profile.profile import MODE
 from engine.suite import Prompt, Suite, counted, distinct_4gram
 from engine.tokenizer import Tokenizer
 
 _WARM_TOKENS = 24
 _STEP_REPEATS = 5
+_PROFILE_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class Program:
         journal.phase = "step cost"
         for arm in plan.arms:
             self._step_costs(arm, prompts[0][1])
+            if plan.mode == MODE:
+                self._phases(arm, prompts[0][1])
         journal.event("memory", peak_rss_bytes=peak_rss_bytes())
         journal.seal(
             counts=self._counts,
@@ -182,7 +187,7 @@ class Program:
                 distinct_4gram=round(distinct_4gram(plain.tokens), 4),
             )
             self._journal.done += 1
-            if plan.mode == "profile":
+            if plan.mode == MODE:
                 top, entropy = self._doubt(ids, plain.tokens)
                 self._journal.event(
                     "target", arm=name, prompt=prompt.id, top=top, entropy_nats=entropy
@@ -212,7 +217,7 @@ class Program:
             offered_by_position=_reached(point.offered, arm.config.draft_width),
             accepted_by_position=_reached(point.accepted, arm.config.draft_width),
         )
-        if self._plan.mode == "profile":
+        if self._plan.mode == MODE:
             self._journal.event(
                 "rounds", arm=arm.name, prompt=prompt.id, repeat=repeat, offered=point.offered,
                 accepted=point.accepted, time_ns=point.round_ns,
@@ -265,6 +270,22 @@ class Program:
         self._engine.reconfigure(arm.config)
         for width, ns in self._verify_ns(ids, _STEP_REPEATS).items():
             self._emit("step_cost", arm=arm.name, width=width, ns=ns)
+
+    def _phases(self, arm: Arm, ids: list[int]) -> None:
+        """Where the time of a plain step goes, and what each phase has left to gain."""
+        self._engine.reconfigure(arm.config)
+        if self._engine.config.compile != "off":
+            self._journal.say(f"arm {arm.name} is compiled: its blocks have no phases to time")
+            return
+        profile = decode(self._engine, ids, rows=1, steps=_PROFILE_STEPS)
+        gains = {residual.name: residual for residual in profile.ranking}
+        for phase in profile.phases():
+            found = gains.get(phase["path"])
+            self._journal.event(
+                "phase", arm=arm.name, **phase,
+                of_ceiling=None if found is None else found.of_ceiling,
+                ms_to_gain=None if found is None else found.ms_to_gain,
+            )  # fmt: skip
 
     # ---------------------------------------------------------------- parts
 
