@@ -158,7 +158,7 @@ SCRIPT = Script({"multiply": (("wq_b",), ("wo_b",)), "norm": (("norm",),)})
 
 
 def test_the_launches_of_one_kernel_are_shared_out_in_order() -> None:
-    found = SCRIPT.spans(launches("norm", "multiply", "multiply", "norm") * 2, 2)
+    found = SCRIPT.spans(launches(*["norm", "multiply", "multiply", "norm"] * 2), 2)
     assert [s.path[0] for s in found] == ["norm", "wq_b", "wo_b", "norm"] * 2
 
 
