@@ -13,6 +13,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="unpacking costs more than the bytes it saves at this size",
         predicted_gain=0.002,
         family="cache",
+        needs=("torch",),
     ),
     Lever(
         name="prefill.chunk.128",

@@ -47,7 +47,8 @@ def _points(record: RunRecord) -> Iterator[Measurement]:
         common = (p.arm, p.prompt, p.category, p.repeat)
         made = p.tokens - 1
         yield Measurement(*common, "time", p.decode_ns, made, "ns/token", p.counted, p.line)
-        yield Measurement(*common, "tau", made, p.rounds, "token/round", p.counted, p.line)
+        if not record.header.synthetic:
+            yield Measurement(*common, "tau", made, p.rounds, "token/round", p.counted, p.line)
         yield Measurement(
             *common, "prefill", p.prefill_ns, p.prompt_tokens, "ns/token", p.counted, p.line
         )
