@@ -308,3 +308,82 @@ def hyper(
         options=dict(options),
         widen=False,
     )
+
+
+def table(positions: int, pairs: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of a rotation, float32 [positions, pairs]."""
+    from kernels.oracle import rotary
+
+    return rotary.table(torch.arange(positions), rotary.frequencies(2 * pairs, 10000.0))
+
+
+def lists(g: torch.Generator, rows: int, start: int, ratio: int, count: int) -> Tensor:
+    """What an indexer may choose: int32 [rows, count], ascending, -1 after the last."""
+    chosen = torch.full((rows, count), -1, dtype=torch.int32)
+    for row in range(rows):
+        visible = (start + row + 1) // ratio
+        some = torch.randperm(visible, generator=g)[:count].sort().values
+        chosen[row, : some.numel()] = some.to(torch.int32)
+    return chosen
+
+
+def attend(
+    heads: int,
+    d: int,
+    pairs: int,
+    window: int,
+    start: int,
+    *,
+    kind: str,
+    capacity: int = 0,
+    ratio: int = 0,
+    count: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    **options: object,
+) -> Operation:
+    """`kernels.attention`: `attend`, `attend_long` or `attend_block` (`kind`), from `start`.
+
+    Compressed rows where `capacity` is not zero, of which `count` are listed where that is not;
+    what no row may see is NaN.
+    """
+    from kernels import attention as kernel
+    from kernels.oracle import attention as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        cos, sin = table(start + rows + 1, pairs)
+        given: Inputs = {"queries": normal(g, rows, heads, d, dtype=dtype)}
+        if kind == "attend_block":
+            ring = normal(g, window, d, dtype=dtype)
+            ring[start:] = torch.nan
+            given |= {"ring": ring, "block": normal(g, rows, d, dtype=dtype)}
+        elif kind == "attend_long":
+            kv = normal(g, window - 1 + rows, d, dtype=dtype)
+            kv[: max(0, window - 1 - start)] = torch.nan
+            given["kv"] = kv
+        else:
+            ring = normal(g, window + 8, d, dtype=dtype)
+            ring[start + max(rows, 1) :] = torch.nan
+            given["ring"] = ring
+        given |= {"sink": normal(g, heads), "cos": cos, "sin": sin}
+        at = torch.tensor([start])
+        if kind == "attend_block":
+            return given | {"length": at, "scale": d**-0.5}
+        far = normal(g, capacity, d, dtype=dtype) if capacity else None
+        if far is not None:
+            far[(start + rows) // ratio :] = torch.nan
+        chosen = lists(g, rows, start, ratio, count) if count else None
+        given |= {"rows": far, "indices": chosen, "position": at}
+        return given | {"window": window, "ratio": ratio, "scale": d**-0.5}
+
+    exact = dtype == torch.float32
+    return Operation(
+        f"{kind}-{heads}x{d}-{window}-at{start}-{capacity}:{ratio}:{count}-{dtype}",
+        getattr(kernel, kind),
+        getattr(oracle, kind),
+        make,
+        rows=("queries", "indices"),
+        rtol=1e-5 if exact else BF16_RTOL,
+        atol=1e-5 if exact else 5e-3,
+        options=dict(options),
+        start="position",
+    )
