@@ -194,9 +194,7 @@ class Layers:
     def merge(self, heads: Tensor, w: Attention) -> Tensor:
         """What the `heads` [m, heads, head_dim] took, projected to [m, hidden]."""
         op, groups = self.operations, self.geometry.o_groups
-        mixed = op.fp8_linear.multiply(
-            heads.flatten(1), w.wo_a.codes, w.wo_a.scale, groups=groups
-        )
+        mixed = op.fp8_linear.multiply(heads.flatten(1), w.wo_a.codes, w.wo_a.scale, groups=groups)
         return op.fp8_linear.multiply(mixed, w.wo_b.codes, w.wo_b.scale)
 
     def turn(self, block: Block) -> Turn:

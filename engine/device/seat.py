@@ -176,9 +176,7 @@ class Seat:
         store = self.store
         if undoable:
             op = self._layers.operations
-            op.undo.restore(
-                store.arena, store.rings, self._start, self._kept, self._saved[:m]
-            )
+            op.undo.restore(store.arena, store.rings, self._start, self._kept, self._saved[:m])
         if drafting:
             self._head.extend(store, taps, self._start, self._kept)
 
