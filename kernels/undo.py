@@ -65,7 +65,7 @@ def _move(  # type: ignore[no-untyped-def]
     at = tl.load(position) + row
     if (at + 1) % ratio != 0:
         return
-    if BACK:
+    if BACK:  # noqa: SIM102 - a compile-time decision before one of the device
         if row < tl.load(kept):
             return
     size = tl.load(line + 1)

@@ -236,11 +236,11 @@ class Chunk(NamedTuple):
     """Rows of a prompt that run at once, as the host knows them."""
 
     start: int
-    count: int
+    rows: int
 
     def visible(self, rows: Tensor, ratio: int) -> Tensor:
         """The compressed `rows` [capacity, d] that the chunk's queries may see, and some more."""
-        seen = (self.start + self.count) // ratio
+        seen = (self.start + self.rows) // ratio
         return rows[: min(rows.shape[0], -(-max(seen, 1) // _BUCKET) * _BUCKET)]
 
 

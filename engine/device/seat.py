@@ -68,17 +68,13 @@ class Seat:
         """
         self._set([token])
         self._draw_by(noise)
-        sampled = noise is not None
-        told = self._run(("round", width, sampled), lambda: self._round(width, sampled=sampled))
-        return self._outcome(told, width + 1, width)
+        return self._outcome(self.rounds(width, sampled=noise is not None)(), width + 1, width)
 
     def draft(self, token: int, width: int, noise: tuple[float, int] | None) -> Outcome:
         """Draft only: nothing is committed, and the drafts lie ready for `confirm`."""
         self._set([token])
         self._draw_by(noise)
-        sampled = noise is not None
-        told = self._run(("draft", width, sampled), lambda: self._drafted(width, sampled=sampled))
-        values = self.read(told).tolist()
+        values = self.read(self.blocks(width, sampled=noise is not None)()).tolist()
         columns = [values[i * width : (i + 1) * width] for i in range(3)]
         drafts = tuple(int(v) for v in columns[0])
         return Outcome([], True, drafts, tuple(columns[1]), tuple(columns[2]))
@@ -89,17 +85,14 @@ class Seat:
         """Verify an anchor and the drafts after it, accept and settle."""
         self._set(tokens)
         self._draw_by(noise)
-        m, sampled = len(tokens), noise is not None
-        key = ("confirm", m, sampled, drafting)
-        told = self._run(key, lambda: self._decide(m, sampled=sampled, drafting=drafting))
-        return self._outcome(told, m, 0)
+        steps = self.steps(len(tokens), sampled=noise is not None, drafting=drafting)
+        return self._outcome(steps(), len(tokens), 0)
 
     def verify(self, tokens: Sequence[int]) -> Tensor:
         """Float32 scores [rows, vocab] on the host of `tokens`; the step stays open."""
         self._set(tokens)
         m = len(tokens)
-        scored = self._run(("verify", m), lambda: self._verify_open(m))
-        return self.read(scored)
+        return self.read(self._launches(("verify", m), lambda: self._verify_open(m))())
 
     def settle(self, rows: int, kept: int, *, drafting: bool) -> None:
         """Close the step that `verify` opened: of its `rows` the first `kept` stay.
@@ -107,8 +100,10 @@ class Seat:
         The store's position is still that of the first row, and for the caller to move.
         """
         self._kept.fill_(kept)
-        key = ("settle", rows, drafting)
-        self._run(key, lambda: self._settle(rows, self._taps[:rows], drafting=drafting))
+        taps = self._taps[:rows]
+        self._launches(
+            ("settle", rows, drafting), lambda: self._settle(rows, taps, drafting=drafting)
+        )()
 
     def prefill(self, ids: Tensor, chunk: Chunk, *, drafting: bool) -> Tensor:
         """Commit a chunk of a prompt but for the position; what the output head would read [m, d].
@@ -117,22 +112,38 @@ class Seat:
         """
         ran = self._layers.forward(ids, self.store, chunk)
         if drafting:
-            kept = min(chunk.count, self.store.named["draft"].shape[1])
-            start = self.store.position + (chunk.count - kept)
+            kept = min(chunk.rows, self.store.named["draft"].shape[1])
+            start = self.store.position + (chunk.rows - kept)
             self._kept.fill_(kept)
-            self._head.extend(self.store, ran.taps[chunk.count - kept :], start, self._kept)
+            self._head.extend(self.store, ran.taps[chunk.rows - kept :], start, self._kept)
         return ran.x
 
     # ---------------------------------------------------------------- sequences of launches
+
+    def rounds(self, width: int, *, sampled: bool) -> Launches[Tensor]:
+        """Draft `width` tokens after the anchor, verify, accept, settle: report and block."""
+        return self._launches(
+            ("round", width, sampled), lambda: self._round(width, sampled=sampled)
+        )
+
+    def blocks(self, width: int, *, sampled: bool) -> Launches[Tensor]:
+        """Draft alone: float32 tokens, margins and confidence, one after the other."""
+        return self._launches(
+            ("draft", width, sampled), lambda: torch.cat(self._draft(width, sampled=sampled))
+        )
+
+    def steps(self, rows: int, *, sampled: bool, drafting: bool) -> Launches[Tensor]:
+        """Verify `rows`, accept, settle: the report."""
+        return self._launches(
+            ("step", rows, sampled, drafting),
+            lambda: self._decide(rows, sampled=sampled, drafting=drafting),
+        )
 
     def _round(self, width: int, *, sampled: bool) -> Tensor:
         """Float32, which holds every token and position."""
         drafted = self._draft(width, sampled=sampled)
         report = self._decide(width + 1, sampled=sampled, drafting=True)
         return torch.cat((report, *drafted))
-
-    def _drafted(self, width: int, *, sampled: bool) -> Tensor:
-        return torch.cat(self._draft(width, sampled=sampled))
 
     def _draft(self, width: int, *, sampled: bool) -> Drafted:
         noise = self._noise if sampled else None
@@ -182,11 +193,11 @@ class Seat:
 
     # ---------------------------------------------------------------- between host and device
 
-    def _run(self, key: Hashable, issue: Callable[[], _Left]) -> _Left:
+    def _launches(self, key: Hashable, issue: Callable[[], _Left]) -> Launches[_Left]:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Launches(issue, self._graphs)
-        return found()
+        return found
 
     def _set(self, tokens: Sequence[int]) -> None:
         """Put the rows of a step where the launches read them."""
