@@ -314,8 +314,8 @@ def _share(  # type: ignore[no-untyped-def]
     head = first + tl.arange(0, HEADS)
     line = (row * SPLITS + split) * heads + head
     alive = _alive(split, newest, visible, KEYS, NEAR)
-    for turn in tl.static_range(1, TURNS):
-        alive = alive | _alive(split + turn * SPLITS, newest, visible, KEYS, NEAR)
+    for later in tl.static_range(1, TURNS):
+        alive = alive | _alive(split + later * SPLITS, newest, visible, KEYS, NEAR)
     if alive:
         q = _queries(queries, row, first, heads, D, BLOCK, HEADS).to(DOT)
         acc = tl.zeros((HEADS, BLOCK), tl.float32)
@@ -332,8 +332,8 @@ def _share(  # type: ignore[no-untyped-def]
                 seen = tl.where(block < NEAR, near, far)
                 acc, largest, total = _take(q, at, seen, acc, largest, total, scale, D, BLOCK, DOT)
         channel = tl.arange(0, BLOCK)
-        at = parts + line[:, None] * D + channel[None, :]
-        tl.store(at, acc, mask=(head < heads)[:, None] & (channel < D)[None, :])
+        parts_at = parts + line[:, None] * D + channel[None, :]
+        tl.store(parts_at, acc, mask=(head < heads)[:, None] & (channel < D)[None, :])
     tl.store(sizes + 2 * line, largest, mask=head < heads)
     tl.store(sizes + 2 * line + 1, total, mask=head < heads)
 
@@ -362,14 +362,13 @@ def _combine(  # type: ignore[no-untyped-def]
         size = tl.load(sizes + 2 * line, mask=split < SPLITS, other=_FLOOR)
         # A split without keys has written nothing but its size.
         there = tl.load(sizes + 2 * line + 1, mask=split < SPLITS, other=0.0) > 0.0
-        at = parts + line[:, None] * D + channel[None, :]
-        part = tl.load(at, mask=there[:, None] & (channel < D)[None, :], other=0.0)
+        part_at = parts + line[:, None] * D + channel[None, :]
+        part = tl.load(part_at, mask=there[:, None] & (channel < D)[None, :], other=0.0)
         mixed += tl.sum(tl.exp(size - top)[:, None] * part, 0)
     t = tl.load(position) + row
     turned = _turned_back((mixed / mass)[None, :], cos, sin, t, pairs, 1, D, BLOCK)
-    line = tl.zeros((1,), tl.int64) + row * heads + head
-    at = o + line[:, None] * D + channel[None, :]
-    tl.store(at, turned.to(o.dtype.element_ty), mask=(channel < D)[None, :])
+    o_at = o + (row * heads + head) * D + channel[None, :]
+    tl.store(o_at, turned.to(o.dtype.element_ty), mask=(channel < D)[None, :])
 
 
 @triton.jit
@@ -407,6 +406,6 @@ def _long(  # type: ignore[no-untyped-def]
     mixed = acc * (shrink / (total * shrink + tl.exp(extra - top)))[:, None]
     turned = _turned_back(mixed, cos, sin, newest.to(tl.int64), pairs, HEADS, D, BLOCK)
     channel = tl.arange(0, BLOCK)
-    at = o + (row * heads + head)[:, None] * D + channel[None, :]
+    o_at = o + (row * heads + head)[:, None] * D + channel[None, :]
     keep = (head < heads)[:, None] & (channel < D)[None, :]
-    tl.store(at, turned.to(o.dtype.element_ty), mask=keep)
+    tl.store(o_at, turned.to(o.dtype.element_ty), mask=keep)

@@ -387,3 +387,42 @@ def attend(
         options=dict(options),
         start="position",
     )
+
+
+def choose_rows(
+    heads: int,
+    d: int,
+    capacity: int,
+    start: int,
+    *,
+    ratio: int = 4,
+    count: int = 16,
+    dtype: torch.dtype = torch.bfloat16,
+    **options: object,
+) -> Operation:
+    """`kernels.indexer.choose` on small whole numbers: exact sums, and many scores are equal.
+
+    Keys that no row sees are NaN.
+    """
+    from kernels import indexer as kernel
+    from kernels.oracle import indexer as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        keys = torch.randint(-2, 3, (capacity, d), generator=g).to(dtype)
+        keys[(start + max(rows, 1)) // ratio :] = torch.nan
+        queries = torch.randint(-2, 3, (rows, heads, d), generator=g).to(dtype)
+        weights = torch.randint(-4, 5, (rows, heads), generator=g) * 0.25
+        given: Inputs = {"queries": queries, "keys": keys, "weights": weights}
+        return given | {"position": torch.tensor([start]), "ratio": ratio, "count": count}
+
+    return Operation(
+        f"choose-{count}-of-{capacity}x{heads}x{d}-at{start}:{ratio}-{dtype}",
+        kernel.choose,
+        oracle.choose,
+        make,
+        rows=("queries", "weights"),
+        rtol=0.0,
+        atol=0.0,
+        options=dict(options),
+        start="position",
+    )
