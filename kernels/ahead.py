@@ -35,3 +35,16 @@ def prefetch(pointers, size):  # type: ignore[no-untyped-def]
     tl.inline_asm_elementwise(
         _PREFETCH, "=r,l,r", [pointers.to(tl.int64), size], dtype=tl.int32, is_pure=False, pack=1
     )
+
+
+@triton.jit
+def fetch(  # type: ignore[no-untyped-def]
+    weight, tile, split, n, k, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr
+):
+    """Ask for a program's share of `weight` [n, k]: COLUMNS of its rows, CHANNELS of each."""
+    column = tl.minimum(tile * COLUMNS + tl.arange(0, COLUMNS), n - 1)
+    first = split * CHANNELS
+    size = tl.minimum(k - first, CHANNELS)
+    if size > 0:
+        bytes_each: tl.constexpr = weight.dtype.element_ty.primitive_bitwidth // 8
+        prefetch(weight + column.to(tl.int64) * k + first, size * bytes_each)

@@ -99,7 +99,7 @@ def multiply(
     shares memory with one.
     """
     total, k = weight.shape
-    _check(x, weight, scale, groups)
+    check(x, weight, scale, groups)
     y = output(out, (x.shape[0], total), x.dtype, x, weight, scale)
     if y.numel() == 0:
         return y
@@ -115,7 +115,8 @@ def multiply(
     return y
 
 
-def _check(x: Tensor, weight: Tensor, scale: Tensor, groups: int) -> None:
+def check(x: Tensor, weight: Tensor, scale: Tensor, groups: int) -> None:
+    """Refuse operands that do not fit each other."""
     n, k = weight.shape
     require(weight.dtype == torch.float8_e4m3fn, f"the weight is {weight.dtype}, not E4M3")
     require(
@@ -199,24 +200,12 @@ def _decode(  # type: ignore[no-untyped-def]
     tile, split = tl.program_id(0), tl.program_id(1)
     if EARLY:
         ahead.let_next_begin()
-        fetch(weight, tile, split, n, k, COLUMNS, PARTS * CHUNK)
+        ahead.fetch(weight, tile, split, n, k, COLUMNS, PARTS * CHUNK * 128)
         ahead.wait()
     finish_tile(
         x, weight, scale, y, parts, arrivals, tile, split, m, x_stride, n, k, group_n,
         ROWS, COLUMNS, SPLITS, PARTS, CHUNK, WHOLE, DOT,
     )  # fmt: skip
-
-
-@triton.jit
-def fetch(  # type: ignore[no-untyped-def]
-    weight, tile, split, n, k, COLUMNS: tl.constexpr, STEPS: tl.constexpr
-):
-    """Ask for a program's share of `weight`, of one byte a number: STEPS blocks of every column."""
-    column = tl.minimum(tile * COLUMNS + tl.arange(0, COLUMNS), n - 1)
-    first = split * STEPS * 128
-    size = tl.minimum(k - first, STEPS * 128)
-    if size > 0:
-        ahead.prefetch(weight + column.to(tl.int64) * k + first, size)
 
 
 @triton.jit
@@ -230,20 +219,7 @@ def finish_tile(  # type: ignore[no-untyped-def]
         x, weight, scale, tile, split, m, x_stride, n, k, group_n,
         ROWS, COLUMNS, PARTS, CHUNK, WHOLE, DOT,
     )  # fmt: skip
-    last = True
-    if SPLITS > 1:
-        parts += tile * SPLITS * COLUMNS * ROWS
-        meeting.leave(total, parts, split)
-        last = meeting.arrive(arrivals + tile) == SPLITS - 1
-    if last:
-        if SPLITS > 1:
-            total = meeting.add_up(total, parts, SPLITS)
-            tl.store(arrivals + tile, 0)
-        column = tile * COLUMNS + tl.arange(0, COLUMNS)
-        row = tl.arange(0, ROWS)
-        keep = (column < n)[:, None] & (row < m)[None, :]
-        y_at = y + row[None, :] * n + column[:, None]
-        tl.store(y_at, total.to(y.dtype.element_ty), mask=keep)
+    meeting.finish(total, y, parts, arrivals, tile, split, m, n, SPLITS)
 
 
 @triton.jit

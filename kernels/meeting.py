@@ -11,6 +11,30 @@ import triton.language as tl
 
 
 @triton.jit
+def finish(  # type: ignore[no-untyped-def]
+    total, y, parts, arrivals, tile, split, m, n, SPLITS: tl.constexpr
+):
+    """Add `total` [columns, rows], part `split` of a tile of `y` [m, n]; the last stores the sum.
+
+    `parts` and `arrivals` are the whole product's; tiles stand in them one after the other.
+    """
+    last = True
+    if SPLITS > 1:
+        parts += tile * SPLITS * total.shape[0] * total.shape[1]
+        leave(total, parts, split)
+        last = arrive(arrivals + tile) == SPLITS - 1
+    if last:
+        if SPLITS > 1:
+            total = add_up(total, parts, SPLITS)
+            tl.store(arrivals + tile, 0)
+        column = tile * total.shape[0] + tl.arange(0, total.shape[0])
+        row = tl.arange(0, total.shape[1])
+        keep = (column < n)[:, None] & (row < m)[None, :]
+        y_at = y + row[None, :] * n + column[:, None]
+        tl.store(y_at, total.to(y.dtype.element_ty), mask=keep)
+
+
+@triton.jit
 def arrive(arrivals):  # type: ignore[no-untyped-def]
     """How many programs announced themselves before; what they had written can now be read."""
     # The barrier puts every thread's writes before the one thread's announcement.

@@ -42,6 +42,42 @@ def fp8_linear(
     )
 
 
+def project(
+    n8: int,
+    n16: int,
+    k: int,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    other: torch.dtype | None = None,
+    **options: object,
+) -> Operation:
+    """`kernels.project`; no second weight for `n16` = 0, else one of `other` or `dtype`."""
+    from kernels import project as kernel
+    from kernels.oracle import project as oracle
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        weight8, scale8 = fp8(g, n8, k)
+        weight16 = normal(g, n16, k) * k**-0.5
+        return {
+            "x": normal(g, rows, k, dtype=dtype),
+            "weight8": weight8,
+            "scale8": scale8,
+            "weight16": weight16.to(other or dtype) if n16 else None,
+        }
+
+    exact = dtype == torch.float32
+    return Operation(
+        f"project-{n8}+{n16}x{k}-{dtype}-{other}",
+        kernel.project,
+        oracle.project,
+        make,
+        rows=("x",),
+        rtol=1e-5 if exact else BF16_RTOL,
+        atol=1e-5 if exact else 1e-3,
+        options=dict(options),
+    )
+
+
 def choice(g: torch.Generator, rows: int, slots: int, experts: int) -> Tensor:
     """Different experts for each row."""
     return torch.rand(rows, experts, generator=g).argsort(-1)[:, :slots].contiguous()
