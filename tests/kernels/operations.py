@@ -119,20 +119,21 @@ def gate_up(
     from kernels.oracle import moe as oracle
 
     def make(rows: int, g: torch.Generator) -> Inputs:
-        w13, s13 = mxfp4(g, experts, 2 * inner, d)
+        bank = banked("w13", *mxfp4(g, experts, 2 * inner, d))
+        shared, shared_scale = fp8(g, 2 * inner, d)
         chosen = choice(g, rows, slots, experts)
         if repeat:
             chosen[:, -1] = chosen[:, 0]
         weights = torch.rand(rows, slots, generator=g) + 0.1
         x = normal(g, rows, d, dtype=dtype)
-        given: Inputs = {"x": x, "chosen": chosen, "weights": weights, "w13": w13, "s13": s13}
-        return given | {"limit": 1.5}
+        given: Inputs = {"x": x, "chosen": chosen, "weights": weights} | bank
+        return given | {"shared": shared, "shared_scale": shared_scale, "limit": 1.5}
 
     exact = dtype == torch.float32
     return Operation(
         f"gate_up-{experts}x{inner}x{d}-{slots}-{dtype}",
-        kernel or moe.gate_up,
-        oracle.gate_up,
+        with_bank(kernel or moe.gate_up, "w13"),
+        without_bank(oracle.gate_up, "w13", "s13"),
         make,
         rows=("x", "chosen", "weights"),
         rtol=1e-4 if exact else BF16_RTOL,
@@ -157,17 +158,19 @@ def down(
     from kernels.oracle import moe as oracle
 
     def make(rows: int, g: torch.Generator) -> Inputs:
-        w2, s2 = mxfp4(g, experts, d, inner)
+        bank = banked("w2", *mxfp4(g, experts, d, inner))
+        shared, shared_scale = fp8(g, d, inner)
         chosen = choice(g, rows, slots, experts)
         if repeat:
             chosen[:, -1] = chosen[:, 0]
-        hidden = normal(g, rows, slots, inner, dtype=dtype)
-        return {"hidden": hidden, "chosen": chosen, "w2": w2, "s2": s2}
+        hidden = normal(g, rows, slots + 1, inner, dtype=dtype)
+        given: Inputs = {"hidden": hidden, "chosen": chosen} | bank
+        return given | {"shared": shared, "shared_scale": shared_scale}
 
     return Operation(
         f"down-{experts}x{d}x{inner}-{slots}-{dtype}",
-        kernel or moe.down,
-        oracle.down,
+        with_bank(kernel or moe.down, "w2"),
+        without_bank(oracle.down, "w2", "s2"),
         make,
         rows=("hidden", "chosen"),
         rtol=1e-4,
@@ -176,26 +179,37 @@ def down(
     )
 
 
-def total(d: int, slots: int, *, shared: bool, dtype: torch.dtype = torch.bfloat16) -> Operation:
-    """`kernels.moe.total`."""
-    from kernels import moe
-    from kernels.oracle import moe as oracle
+def banked(name: str, codes: Tensor, scale: Tensor) -> Inputs:
+    """The tensors of a bank as inputs of their own, and beside them what the oracle reads."""
+    from kernels import mxfp4
 
-    def make(rows: int, g: torch.Generator) -> Inputs:
-        parts = normal(g, rows, slots, d)
-        other = normal(g, rows, d, dtype=dtype) if shared else None
-        return {"parts": parts, "shared": other, "dtype": dtype}
+    bank = mxfp4.pack(codes, scale)
+    return {f"{name}_codes": bank.codes, f"{name}_scales": bank.scales, name: (codes, scale)}
 
-    exact = dtype == torch.float32
-    return Operation(
-        f"total-{d}-{slots}-{dtype}",
-        moe.total,
-        oracle.total,
-        make,
-        rows=("parts", "shared"),
-        rtol=1e-5 if exact else BF16_RTOL,
-        atol=1e-5 if exact else 1e-2,
-    )
+
+def with_bank(kernel: Any, name: str) -> Any:
+    """`kernel` for inputs in which a bank is `banked` under `name`."""
+    from kernels import mxfp4
+
+    def call(**given: Any) -> Any:
+        plain, _ = given.pop(name)
+        codes, scales = given.pop(f"{name}_codes"), given.pop(f"{name}_scales")
+        bank = mxfp4.Bank(codes, scales, plain.shape[1], 2 * plain.shape[2])
+        return kernel(**given, **{name: bank})
+
+    return call
+
+
+def without_bank(oracle: Any, name: str, scale: str) -> Any:
+    """`oracle`, which takes the matrix `name` and its `scale` instead of a bank."""
+
+    def call(**given: Any) -> Any:
+        device = given.pop(f"{name}_codes").device
+        given.pop(f"{name}_scales")
+        matrix, scales = (tensor.to(device) for tensor in given.pop(name))
+        return oracle(**given, **{name: matrix, scale: scales})
+
+    return call
 
 
 def choose(experts: int, count: int) -> Operation:
