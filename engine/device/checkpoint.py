@@ -10,12 +10,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.checkpoint import shards
-from engine.device.weights import E8M0, FP4, FP8, Place, Places, Weights, allocate
+from engine.device.weights import E8M0, FP4, FP8, Place, Places, Weights, allocate, bank
 from engine.errors import CheckpointError
 from engine.geometry import Geometry
 from kernels.fp8_linear import check_codes
 from kernels.launch import require
-from kernels.mxfp4 import check_scales
+from kernels.narrow import E2M1_SCALES
 
 _E8M0_NAN = 255
 
@@ -25,10 +25,13 @@ def load(
     geometry: Geometry,
     *,
     device: torch.device | str,
+    banked: bool = True,
     head: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Weights:
     """The weights of `checkpoint` in their own formats; `head` replaces its `mtp.*` tensors.
+
+    `banked` experts are brought to the order of the kernels; their oracles take them as stored.
 
     Raises CheckpointError for a truncated shard, a repeated, missing or unused tensor, a wrong
     shape or type, and values that are not finite; ConfigError as `allocate` does.
@@ -49,7 +52,12 @@ def load(
     if left:
         raise CheckpointError(f"The checkpoint lacks the tensor {min(left)}.")
     _all_sound(places, geometry.n_routed_experts)
-    return weights
+    places.clear()
+    model = [weights]
+    del weights
+    if banked:
+        bank(model)
+    return model[0]
 
 
 def _native(checkpoint: Path, head: Path | None) -> Iterator[tuple[str, Tensor]]:
@@ -110,12 +118,21 @@ def _all_sound(places: Places, experts: int) -> None:
 def _check(name: str, tensor: Tensor, experts: int) -> None:
     if tensor.dtype == FP8:
         check_codes(tensor)
-    elif tensor.dtype == E8M0 and ".experts." in name:
-        check_scales(tensor)
     elif tensor.dtype == E8M0:
-        require(int(tensor.view(torch.uint8).max()) < _E8M0_NAN, "a scale is NaN")
+        low, high = _range(tensor.view(torch.uint8))
+        least, most = E2M1_SCALES if ".experts." in name else (0, _E8M0_NAN - 1)
+        require(
+            least <= low and high <= most,
+            f"its scales from 2**{low - 127} to 2**{high - 127} leave 2**{least - 127} to "
+            f"2**{most - 127}, which the kernels multiply exactly",
+        )
     elif tensor.dtype == torch.int64:
-        low, high = tensor.aminmax()
-        require(int(low) >= 0 and int(high) < experts, f"it names experts {low} to {high}")
+        low, high = _range(tensor)
+        require(low >= 0 and high < experts, f"it names experts {low} to {high}")
     elif tensor.dtype != FP4:
         require(bool(torch.isfinite(tensor).all()), "it holds values that are not finite")
+
+
+def _range(tensor: Tensor) -> tuple[int, int]:
+    low, high = tensor.aminmax()
+    return int(low), int(high)

@@ -15,8 +15,18 @@ from torch import Tensor
 from engine.device.operations import Operations
 from engine.device.state import Store
 from engine.device.tables import Tables, Turn
-from engine.device.weights import Attention, Block, Compressor, Hyper, Moe, Weights
+from engine.device.weights import (
+    Attention,
+    Block,
+    Compressor,
+    Experts,
+    Hyper,
+    Moe,
+    Quantised,
+    Weights,
+)
 from engine.geometry import Geometry
+from kernels.mxfp4 import Bank
 from kernels.pool import Pool
 
 INDEXED = 4  # the ratio of layers whose indexer chooses among their compressed rows
@@ -217,12 +227,10 @@ class Layers:
         )  # fmt: skip
         moe = op.moe_prefill if many else op.moe
         hidden = moe.gate_up(
-            x, chosen, share, w.w13.codes, w.w13.scale, w.shared_w13.codes, w.shared_w13.scale,
+            x, chosen, share, *_operands(w.w13), w.shared_w13.codes, w.shared_w13.scale,
             limit=g.swiglu_limit,
         )  # fmt: skip
-        return moe.down(
-            hidden, chosen, w.w2.codes, w.w2.scale, w.shared_w2.codes, w.shared_w2.scale
-        )
+        return moe.down(hidden, chosen, *_operands(w.w2), w.shared_w2.codes, w.shared_w2.scale)
 
 
 class Queries(NamedTuple):
@@ -242,6 +250,13 @@ class Chunk(NamedTuple):
         """The compressed `rows` [capacity, d] that the chunk's queries may see, and some more."""
         seen = (self.start + self.rows) // ratio
         return rows[: min(rows.shape[0], -(-max(seen, 1) // _BUCKET) * _BUCKET)]
+
+
+def _operands(experts: Experts) -> tuple[Tensor, Tensor] | tuple[Bank]:
+    """What an operation takes for them: codes and scales as stored, or a kernel's bank."""
+    if isinstance(experts, Quantised):
+        return experts.codes, experts.scale
+    return (experts,)
 
 
 def wide_product(x: Tensor, weight: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from torch import Tensor
 from engine.device.weights import E8M0, FP4, FP8, Places, Weights, allocate
 from engine.errors import ConfigError
 from engine.geometry import Geometry, Yarn
+from kernels.mxfp4 import Bank
+from kernels.narrow import E2M1_BIAS
 from kernels.oracle.rounding import E2M1_VALUES
 
 _NAN_CODE = 127  # of E4M3, beside its negative
@@ -72,10 +74,19 @@ def geometry(name: str, layers: int | None = None) -> Geometry:
     )
 
 
-def generate(geometry: Geometry, *, device: torch.device | str, seed: int = 0) -> Weights:
-    """Random weights of `geometry`; the same for one seed on one kind of device."""
-    weights, places = allocate(geometry, device)
+def generate(
+    geometry: Geometry, *, device: torch.device | str, banked: bool = True, seed: int = 0
+) -> Weights:
+    """Random weights of `geometry`; the same for one seed on one kind of device.
+
+    `banked` experts are in the order of the kernels; their oracles take them as stored.
+    """
+    weights, places = allocate(geometry, device, banked=banked)
     random = torch.Generator(device).manual_seed(seed)
+    for block in (*weights.layers, *weights.draft.stages):
+        for experts in (block.moe.w13, block.moe.w2):
+            if isinstance(experts, Bank):
+                _fill_bank(experts, random)
     for name, place in places.items():
         if place.stored == FP8:
             _fill_fp8(place.target, _scale_of(name, places), random)
@@ -105,6 +116,13 @@ def _fill_fp4(packed: Tensor, scale: Tensor, random: torch.Generator) -> None:
     packed.view(torch.uint8).random_(0, 256, generator=random)
     middle = _exponent(_FP4_SQUARE, 2 * packed.shape[-1])
     scale.random_(middle - 1, middle + 2, generator=random)
+
+
+def _fill_bank(bank: Bank, random: torch.Generator) -> None:
+    """The same in a bank without padding, where every word is eight codes."""
+    bank.codes.random_(-(1 << 31), (1 << 31) - 1, generator=random)
+    middle = _exponent(_FP4_SQUARE, bank.channels) + E2M1_BIAS
+    bank.scales.view(torch.uint8).random_(middle - 1, middle + 2, generator=random)
 
 
 def _exponent(square: float, channels: int) -> int:

@@ -7,7 +7,7 @@ checkpoint's shards, a generator of random numbers) needs to know nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.errors import ConfigError
 from engine.geometry import Geometry
+from kernels.mxfp4 import CHANNELS, ROWS, Bank, pack
 
 FP8, FP4, E8M0 = torch.float8_e4m3fn, torch.int8, torch.float8_e8m0fnu
 _BLOCK, _GROUP = 128, 32
@@ -26,6 +27,9 @@ class Quantised:
 
     codes: Tensor  # E4M3 [n, k], or packed E2M1 int8 [e, n, k / 2]
     scale: Tensor  # E8M0 [ceil(n / 128), ceil(k / 128)], or [e, n, k / 32]
+
+
+Experts = Quantised | Bank  # as stored, or as the kernels take them
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,8 @@ class Moe:
     gate: Tensor
     bias: Tensor | None
     table: Tensor | None  # int64 [vocabulary, k] of hash-routed layers
-    w13: Quantised
-    w2: Quantised
+    w13: Experts
+    w2: Experts
     shared_w13: Quantised
     shared_w2: Quantised
 
@@ -141,14 +145,40 @@ def tensors(group: object) -> Iterator[Tensor]:
             yield from tensors(getattr(group, field.name))
 
 
-def allocate(geometry: Geometry, device: torch.device | str) -> tuple[Weights, Places]:
+def allocate(
+    geometry: Geometry, device: torch.device | str, *, banked: bool = False
+) -> tuple[Weights, Places]:
     """Memory for the weights of a model and the place of each native tensor in it.
 
-    On the device `meta` it costs nothing. Raises ConfigError for widths that the kernels' layout
+    `banked` experts are in the kernels' order at once, and so have no places of native tensors. On
+    the device `meta` it costs nothing. Raises ConfigError for widths that the kernels' layout
     cannot hold.
     """
     _check(geometry)
-    return _Builder(geometry, device).build()
+    return _Builder(geometry, device, banked=banked).build()
+
+
+def bank(weights: list[Weights]) -> None:
+    """Bring the experts of the one model in `weights` to the kernels' order, in place of the model.
+
+    Matrix after matrix, so that the memory of one more is enough; nothing else may hold the model.
+    """
+    model = weights.pop()
+    layers, stages = list(model.layers), list(model.draft.stages)
+    rest, draft = replace(model, layers=()), replace(model.draft, stages=())
+    del model
+    for blocks in (layers, stages):
+        for i in range(len(blocks)):
+            moe = blocks[i].moe
+            blocks[i] = replace(blocks[i], moe=replace(moe, w13=_packed(moe.w13)))
+            moe = blocks[i].moe
+            blocks[i] = replace(blocks[i], moe=replace(moe, w2=_packed(moe.w2)))
+    weights.append(replace(rest, layers=tuple(layers), draft=replace(draft, stages=tuple(stages))))
+
+
+def _packed(experts: Experts) -> Bank:
+    assert isinstance(experts, Quantised)
+    return pack(experts.codes, experts.scale)
 
 
 def _check(g: Geometry) -> None:
@@ -169,9 +199,10 @@ def _check(g: Geometry) -> None:
 class _Builder:
     """Allocates group by group, noting places on the way."""
 
-    def __init__(self, geometry: Geometry, device: torch.device | str) -> None:
+    def __init__(self, geometry: Geometry, device: torch.device | str, *, banked: bool) -> None:
         self._g = geometry
         self._device = device
+        self._banked = banked
         self._places: Places = {}
 
     def build(self) -> tuple[Weights, Places]:
@@ -223,9 +254,11 @@ class _Builder:
             first += rows
         return whole
 
-    def _experts(self, prefix: str, k: int, *parts: tuple[str, int]) -> Quantised:
+    def _experts(self, prefix: str, k: int, *parts: tuple[str, int]) -> Experts:
         """MXFP4 matrices of every expert, the `parts` of one over each other."""
         experts, total = self._g.n_routed_experts, sum(rows for _, rows in parts)
+        if self._banked:
+            return empty_bank(experts, total, k, self._device)
         whole = Quantised(
             self._new(FP4, experts, total, k // 2), self._new(E8M0, experts, total, k // _GROUP)
         )
@@ -379,6 +412,14 @@ class _Builder:
     def _also(self, name: str, target: Tensor) -> None:
         place = self._places[name]
         self._places[name] = place._replace(copies=(*place.copies, target))
+
+
+def empty_bank(experts: int, outputs: int, channels: int, device: torch.device | str) -> Bank:
+    """A bank of no particular weights."""
+    tiles = (experts, -(-outputs // ROWS), -(-channels // CHANNELS))
+    codes = torch.empty((*tiles, 4, 32, 4), dtype=torch.int32, device=device)
+    scales = torch.empty((*tiles, 8, 8), dtype=torch.int16, device=device)
+    return Bank(codes, scales, outputs, channels)
 
 
 def _rows(whole: Quantised, first: int, count: int) -> Quantised:
