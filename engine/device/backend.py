@@ -26,6 +26,7 @@ from engine.prefix import Memory, Passage
 from engine.sampling import Sampler
 from engine.verify import accepted, offered
 
+_WARM_ROWS = (1, 5, 16, 37, 96)
 _NOT_FINITE = "The model produced logits that are not finite; the checkpoint is suspect."
 
 
@@ -55,6 +56,8 @@ class TritonBackend:
         self.head = DraftHead(self.layers)
         self._free: list[Seat] = []
         self._seats: weakref.WeakKeyDictionary[State, Seat] = weakref.WeakKeyDictionary()
+        if self.device.type == "cuda":
+            self._warm_up()
 
     @property
     def drafts(self) -> bool:
@@ -76,6 +79,19 @@ class TritonBackend:
         store = Store(self.geometry, self.config.context, self._dtype, self.device)
         graphs = self.config.graph == "on" and self.device.type == "cuda"
         return Seat(self.layers, self.head, store, self.tally, graphs=graphs)
+
+    @torch.inference_mode()
+    def _warm_up(self) -> None:
+        """Compile every kernel and capture the graphs of a first seat, so that no request waits."""
+        state = self.new_state()
+        _, seat = self.seat(state)
+        seat.warm_up(self.config.draft_width, joint=self.config.verify_policy == "fixed")
+        chunk = self.config.prefill_chunk
+        # Kernels are compiled apart for one row, for whole blocks of rows, and for any other number.
+        for rows in {chunk, *(n for n in _WARM_ROWS if n < chunk)}:
+            state.clear()
+            self.prefill(state, [0] * (rows + min(chunk, _WARM_ROWS[-1])))
+        self.tally.watch()
 
     def seat(self, state: Memory) -> tuple[State, Seat]:
         """`state` as this backend made it, and where it runs."""

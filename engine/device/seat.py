@@ -118,6 +118,33 @@ class Seat:
             self._head.extend(self.store, ran.taps[chunk.rows - kept :], start, self._kept)
         return ran.x
 
+    def warm_up(self, width: int, *, joint: bool) -> None:
+        """Run everything once as it will run, then capture what rounds of up to `width` drafts use.
+
+        `joint` rounds leave nothing to the host. What the store holds is lost.
+        """
+        drafting = width > 0
+        for sampled in (False, True):
+            for rows in range(1, TILE + 1):
+                self._decide(rows, sampled=sampled, drafting=drafting)
+            for drafts in range(1, width + 1):
+                torch.cat(self._draft(drafts, sampled=sampled))
+        for rows in range(1, TILE + 1):
+            self._verify_open(rows)
+            self._settle(rows, self._taps[:rows], drafting=drafting)
+        for rows in range(1, width + 2):
+            if joint and rows > 1:
+                self.rounds(rows - 1, sampled=False)
+            else:
+                self.steps(rows, sampled=False, drafting=drafting)
+            if not joint and rows > 1:
+                self.blocks(rows - 1, sampled=False)
+
+    def place(self, ids: Tensor) -> None:
+        """Put `ids` int64 [m] on the device where the next launches read their rows."""
+        self._ids[: len(ids)].copy_(ids)
+        self._anchor = None
+
     # ---------------------------------------------------------------- sequences of launches
 
     def rounds(self, width: int, *, sampled: bool) -> Launches[Tensor]:

@@ -17,6 +17,7 @@ from engine.state import TILE
 from kernels.rings import Rings
 
 _ALIGNMENT = 256  # bytes, of every buffer in the arena
+_ROWS = 64  # compressed rows are made room for in such blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ def buffers(geometry: Geometry, context: int, dtype: torch.dtype) -> dict[str, B
             (layers, ratio * overlap + TILE, 2 * overlap * dim), torch.float32
         )
         # A last step may end in windows past the context.
-        capacity = (context + TILE) // ratio + 1
+        capacity = -(-((context + TILE) // ratio + 1) // _ROWS) * _ROWS
         named[f"{name}.rows"] = Buffer((layers, capacity, dim), dtype, ratio)
     return named
 
