@@ -19,7 +19,6 @@ from engine.config import EngineConfig
 from engine.device import requirement, synthetic
 from engine.device.backend import TritonBackend
 from engine.device.launches import Launches
-from engine.device.seat import Seat
 from engine.device.state import State
 from engine.device.weights import Weights, tensors
 from engine.errors import ConfigError, DeviceError

@@ -87,10 +87,11 @@ class TritonBackend:
         _, seat = self.seat(state)
         seat.warm_up(self.config.draft_width, joint=self.config.verify_policy == "fixed")
         chunk = self.config.prefill_chunk
-        # Kernels are compiled apart for one row, for whole blocks of rows, and for any other number.
+        # Kernels are compiled apart for one row, for whole blocks of them, and for other numbers.
         for rows in {chunk, *(n for n in _WARM_ROWS if n < chunk)}:
             state.clear()
-            self.prefill(state, [0] * (rows + min(chunk, _WARM_ROWS[-1])))
+            count = min(rows + min(chunk, _WARM_ROWS[-1]), self.config.context)
+            self.prefill(state, [0] * count)
         self.tally.watch()
 
     def seat(self, state: Memory) -> tuple[State, Seat]:

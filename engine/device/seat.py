@@ -123,9 +123,10 @@ class Seat:
 
         `joint` rounds leave nothing to the host. What the store holds is lost.
         """
-        drafting = width > 0
+        drafting, position = width > 0, self.store.position
         for sampled in (False, True):
             for rows in range(1, TILE + 1):
+                position.zero_()
                 self._decide(rows, sampled=sampled, drafting=drafting)
             for drafts in range(1, width + 1):
                 torch.cat(self._draft(drafts, sampled=sampled))
