@@ -38,7 +38,7 @@ class Tile:
 
 
 STEP = Tile(heads=16, keys=32, splits=32, warps=4)
-LONG = Tile(heads=64, keys=64, splits=1, warps=8)
+LONG = Tile(heads=64, keys=32, splits=1, warps=8)
 EXACT = Tile(heads=16, keys=16, splits=32, warps=4)  # float32: no tensor cores, long programs
 
 _FLOOR = tl.constexpr(-1e30)  # under every score, and finite: its difference from itself is zero

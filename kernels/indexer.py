@@ -42,13 +42,13 @@ _SCORES = 1 << 24  # held at once: 64 MiB
 
 def default_tile(capacity: int, count: int, rows: int, dtype: torch.dtype) -> Tile:
     """Slices with about as many candidates as scores of their own; it never changes a result."""
-    scored = 32 if dtype == torch.float32 else 128
+    scored, warps = (16, 8) if dtype == torch.float32 else (128, 4)
     size = triton.next_power_of_2(max(capacity, 1))
     if capacity > _WHOLE:
         balanced = triton.next_power_of_2(round((capacity * count) ** 0.5))
         size = min(size, max(balanced, triton.next_power_of_2(count + 1)))
     together = 1 if rows <= DECODE_ROWS else 16
-    return Tile(keys=scored, rows=together, warps=4, slice=size, search_warps=16)
+    return Tile(keys=scored, rows=together, warps=warps, slice=size, search_warps=16)
 
 
 def choose(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels import fp8_linear, hyper, moe, mxfp4, narrow, norm, rotary, rounding, router
-from kernels.bench import shape
+from kernels.bench import shape, state
 from kernels.bench.clock import rotations
 
 _ROUTINGS = 32
@@ -36,6 +36,8 @@ def every(rows: int) -> Iterator[Work]:
     yield from _experts(rows)
     yield _hyper(rows)
     yield from _rows(rows)
+    for name, needed, calls in state.every(rows):
+        yield Work(name, rows, needed, calls)
 
 
 def tunable(
@@ -78,6 +80,7 @@ def tunable(
 
     yield "experts gate_up", gate_up, tiles_moe
     yield "experts down", down, tiles_moe
+    yield from state.tunable(rows)
 
 
 def _bf16(*size: int) -> Tensor:

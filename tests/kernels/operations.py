@@ -433,7 +433,7 @@ def attend(
         make,
         rows=("queries", "indices"),
         rtol=1e-5 if exact else BF16_RTOL,
-        atol=1e-5 if exact else 5e-3,
+        atol=1e-5 if exact else 2e-3,
         options=dict(options),
         start="position",
     )
