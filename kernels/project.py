@@ -13,16 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import ahead, fp8_linear, meeting
-from kernels.launch import (
-    DECODE_ROWS,
-    dot_type,
-    interpreted,
-    output,
-    require,
-    require_activation,
-    require_contiguous,
-)
+from kernels import ahead, dense, fp8_linear, meeting
+from kernels.launch import DECODE_ROWS, dot_type, output, require
 from kernels.workspace import Workspace, room
 
 
@@ -60,7 +52,7 @@ def project(
     `out` that shares memory with one.
     """
     other = x.new_empty((0, weight8.shape[1])) if weight16 is None else weight16
-    _check(x, weight8, scale8, other, tile)
+    _check(x, weight8, scale8, other)
     m, n8, n16 = x.shape[0], weight8.shape[0], other.shape[0]
     operands = (x, weight8, scale8, other)
     y8, y16 = (None, None) if out is None else out
@@ -71,15 +63,10 @@ def project(
     return y8, y16
 
 
-def _check(x: Tensor, weight8: Tensor, scale8: Tensor, weight16: Tensor, tile: Tile) -> None:
+def _check(x: Tensor, weight8: Tensor, scale8: Tensor, weight16: Tensor) -> None:
     fp8_linear.check(x, weight8, scale8, 1)
     require(x.shape[0] <= DECODE_ROWS, f"{x.shape[0]} rows are no step")
-    require(
-        weight16.dtype in (torch.bfloat16, torch.float32),
-        f"the second weight is {weight16.dtype}: not BF16 or float32",
-    )
-    require_activation("the second weight", weight16, x.shape[1])
-    require_contiguous(weight16=weight16)
+    dense.require_weight("weight16", weight16, x.shape[1])
 
 
 def _launch(
@@ -103,14 +90,13 @@ def _launch(
     early = (
         tile.early and fp8_linear.can_begin_early(weight8) and fp8_linear.can_begin_early(weight16)
     )
-    narrow_ = x.dtype == weight16.dtype == torch.bfloat16 and not interpreted()
     _project[(tiles16 * tile.splits16 + tiles8 * tile.splits8,)](
         x, weight8.view(torch.uint8), scale8.view(torch.uint8), weight16, y8, y16,
         met.parts, met.arrivals, m, x.stride(0), n8, n16, k, tiles16, parts16,
         **fp8_linear.shape_of(first, n8, k), DOT=dot_type(x),
         SPLITS16=tile.splits16, STEP16=tile.step16, TURNS16=turns,
         WHOLE16=n16 % tile.columns == 0 and turns * tile.splits16 * tile.step16 == k,
-        DOT16=tl.bfloat16 if narrow_ else tl.float32, EARLY=early,
+        DOT16=dense.dot_type(x, weight16), EARLY=early,
         num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
     )  # fmt: skip
 
@@ -132,7 +118,7 @@ def _project(  # type: ignore[no-untyped-def]
         if EARLY:
             ahead.fetch(weight16, tile, split, n16, k, COLUMNS, TURNS16 * STEP16)
             ahead.wait()
-        total = _sum(
+        total = dense.products(
             x, weight16, tile, split, m, x_stride, n16, k,
             ROWS, COLUMNS, STEP16, TURNS16, WHOLE16, DOT16,
         )  # fmt: skip
@@ -147,28 +133,3 @@ def _project(  # type: ignore[no-untyped-def]
             x, weight8, scale8, y8, parts + parts16, arrivals + tiles16, tile, split,
             m, x_stride, n8, k, n8, ROWS, COLUMNS, SPLITS, PARTS, CHUNK, WHOLE, DOT,
         )  # fmt: skip
-
-
-@triton.jit
-def _sum(  # type: ignore[no-untyped-def]
-    x, weight, tile, split, m, x_stride, n, k,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, TURNS: tl.constexpr,
-    WHOLE: tl.constexpr, DOT: tl.constexpr,
-):  # fmt: skip
-    """Products [COLUMNS, ROWS] over TURNS steps of channels."""
-    column = (tile * COLUMNS + tl.arange(0, COLUMNS))[:, None]
-    row = tl.arange(0, ROWS)[:, None]
-    lane = split * TURNS * STEP + tl.arange(0, STEP)[None, :]
-    x_at = x + row * x_stride + lane
-    w_at = weight + column * k + lane
-    acc = tl.zeros((COLUMNS, ROWS), tl.float32)
-    for turn in range(TURNS):
-        at = turn * STEP
-        if WHOLE:
-            w = tl.load(w_at + at)
-            xs = tl.load(x_at + at, mask=row < m, other=0.0)
-        else:
-            w = tl.load(w_at + at, mask=(column < n) & (at + lane < k), other=0.0)
-            xs = tl.load(x_at + at, mask=(row < m) & (at + lane < k), other=0.0)
-        acc = tl.dot(w.to(DOT), tl.trans(xs.to(DOT)), acc, input_precision="ieee")
-    return acc

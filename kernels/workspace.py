@@ -24,6 +24,11 @@ class Workspace:
     parts: Tensor  # float32, of any value
     arrivals: Tensor  # int32, zeros
 
+    @property
+    def words(self) -> Tensor:
+        """The parts as int64."""
+        return self.parts[: self.parts.numel() // 2 * 2].view(torch.int64)
+
     @classmethod
     def on(
         cls, device: torch.device | str, *, parts: int = 1 << 22, arrivals: int = 1 << 14

@@ -167,6 +167,8 @@ def poison(tensor: Tensor) -> Tensor:
     """`tensor`, filled with what no kernel should let through."""
     if tensor.dtype.is_floating_point:
         return tensor.fill_(float("nan"))
+    if tensor.dtype == torch.bool:
+        return tensor.fill_(True)
     return tensor.fill_(torch.iinfo(tensor.dtype).max)
 
 
