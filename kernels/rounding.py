@@ -50,8 +50,8 @@ def _launch_fp8(x: Tensor, rounded: int, group: int, out: Tensor | None) -> Tens
     require(rounded >= 0 and rounded % group == 0, f"{rounded} channels in groups of {group}")
     y = output(out, tuple(x.shape), x.dtype, x)
     if y.numel():
-        groups = triton.next_power_of_2(triton.cdiv(d, group))
-        _fp8[(x.numel() // d,)](x, y, d, rounded, GROUPS=groups, GROUP=group, num_warps=1)
+        block = max(triton.next_power_of_2(d), group)
+        _fp8[(x.numel() // d,)](x, y, d, rounded, BLOCK=block, GROUP=group, num_warps=1)
     return y
 
 
@@ -79,16 +79,64 @@ def _check(x: Tensor, group: int) -> None:
 
 
 @triton.jit
+def e4m3_grouped(  # type: ignore[no-untyped-def]
+    value, ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr
+):
+    """Round trip of a tile [ROWS, BLOCK] of float32 in groups of GROUP channels."""
+    grouped = tl.reshape(value, (ROWS, BLOCK // GROUP, GROUP))
+    largest = tl.maximum(tl.max(tl.abs(grouped), 2), 1e-4)
+    scale = narrow.power_over(tl.div_rn(largest, 448.0))[:, :, None]
+    narrowed = narrow.round_e4m3(grouped * narrow.inverse_power(scale)) * scale
+    return tl.reshape(narrowed, (ROWS, BLOCK))
+
+
+@triton.jit
+def e2m1_grouped(  # type: ignore[no-untyped-def]
+    value, ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr
+):
+    """Round trip of a tile [ROWS, BLOCK] of float32 in groups of GROUP channels."""
+    grouped = tl.reshape(value, (ROWS, BLOCK // GROUP, GROUP))
+    # The floor of the format: 6 * 2 ** -126, so that the scale is a normal number.
+    largest = tl.maximum(tl.max(tl.abs(grouped), 2), 7.052966104933725e-38)
+    scale = narrow.power_over(tl.div_rn(largest, 6.0))[:, :, None]
+    narrowed = narrow.round_e2m1(grouped * narrow.inverse_power(scale)) * scale
+    return tl.reshape(narrowed, (ROWS, BLOCK))
+
+
+@triton.jit
+def hadamard_signs(D: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sylvester's matrix [D, D], D at most 2 ** 16, float32: minus where the two indices share an
+    odd number of bits."""
+    lane = tl.arange(0, D)
+    both = lane[:, None] & lane[None, :]
+    both ^= both >> 8
+    both ^= both >> 4
+    both ^= both >> 2
+    both ^= both >> 1
+    return tl.where((both & 1) == 1, -1.0, 1.0)
+
+
+@triton.jit
+def hadamard_row(value, size, D: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The transform of one row [1, D] of float32, times `size`, by butterflies; D a power of two.
+
+    Each pairs channels by the last bit of their index, and makes that bit the first.
+    """
+    for bit in tl.static_range(16):
+        if 2**bit < D:
+            even, odd = tl.split(tl.reshape(value, (D // 2, 2)))
+            value = tl.reshape(tl.trans(tl.join(even + odd, even - odd)), (1, D))
+    return value * size
+
+
+@triton.jit
 def _fp8(  # type: ignore[no-untyped-def]
-    x, y, d, rounded, GROUPS: tl.constexpr, GROUP: tl.constexpr
+    x, y, d, rounded, BLOCK: tl.constexpr, GROUP: tl.constexpr
 ):
     start = tl.program_id(0).to(tl.int64) * d
-    at = tl.arange(0, GROUPS)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    at = tl.arange(0, BLOCK)[None, :]
     value = tl.load(x + start + at, mask=at < d, other=0.0).to(tl.float32)
-    largest = tl.maximum(tl.max(tl.abs(value), 1), 1e-4)
-    scale = narrow.power_over(tl.div_rn(largest, 448.0))[:, None]
-    narrowed = narrow.round_e4m3(value * narrow.inverse_power(scale)) * scale
-    value = tl.where(at < rounded, narrowed, value)
+    value = tl.where(at < rounded, e4m3_grouped(value, 1, BLOCK, GROUP), value)
     tl.store(y + start + at, value.to(y.dtype.element_ty), mask=at < d)
 
 
@@ -98,24 +146,13 @@ def _fp4(  # type: ignore[no-untyped-def]
     HADAMARD: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    lane = tl.arange(0, D)
-    at = row[:, None] * D + lane[None, :]
-    there = (row < rows)[:, None] & (lane < D)[None, :]
+    at = row[:, None] * D + tl.arange(0, D)[None, :]
+    there = (row < rows)[:, None]
     given = tl.load(x + at, mask=there, other=0.0)
     if HADAMARD:
-        # Sylvester's matrix: minus where the two indices share an odd number of bits.
-        both = lane[:, None] & lane[None, :]
-        both ^= both >> 8
-        both ^= both >> 4
-        both ^= both >> 2
-        both ^= both >> 1
-        sign = tl.where((both & 1) == 1, -1.0, 1.0).to(DOT)
-        value = tl.dot(given.to(DOT), sign, input_precision="ieee") * size
+        signs = hadamard_signs(D).to(DOT)
+        value = tl.dot(given.to(DOT), signs, input_precision="ieee") * size
     else:
         value = given.to(tl.float32)
-    grouped = tl.reshape(value, (ROWS, D // GROUP, GROUP))
-    # The floor of the format: 6 * 2 ** -126, so that the scale is a normal number.
-    largest = tl.maximum(tl.max(tl.abs(grouped), 2), 7.052966104933725e-38)
-    scale = narrow.power_over(tl.div_rn(largest, 6.0))[:, :, None]
-    narrowed = narrow.round_e2m1(grouped * narrow.inverse_power(scale)) * scale
-    tl.store(y + at, tl.reshape(narrowed, (ROWS, D)).to(y.dtype.element_ty), mask=there)
+    value = e2m1_grouped(value, ROWS, D, GROUP)
+    tl.store(y + at, value.to(y.dtype.element_ty), mask=there)

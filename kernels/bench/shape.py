@@ -32,8 +32,6 @@ LINEARS = (
     Linear("wq_b", HEADS * HEAD, 1024),
     Linear("wo_a", 8 * 1024, 4096, groups=8),
     Linear("wo_b", HIDDEN, 8192),
-    Linear("shared w13", 2 * INNER, HIDDEN),
-    Linear("shared w2", HIDDEN, INNER),
 )
 
 
@@ -45,6 +43,9 @@ def mxfp4_bytes(outputs: int, channels: int) -> int:
 GATE_UP_BYTES = mxfp4_bytes(2 * INNER, HIDDEN)
 DOWN_BYTES = mxfp4_bytes(HIDDEN, INNER)
 EXPERT_BYTES = GATE_UP_BYTES + DOWN_BYTES
+SHARED_GATE_UP_BYTES = Linear("shared w13", 2 * INNER, HIDDEN).weight_bytes
+SHARED_DOWN_BYTES = Linear("shared w2", HIDDEN, INNER).weight_bytes
+SHARED_BYTES = SHARED_GATE_UP_BYTES + SHARED_DOWN_BYTES
 
 
 def expected_experts(rows: int) -> float:
