@@ -46,6 +46,8 @@ _FIXED: dict[str, Any] = {
 
 # Each folder here that holds a config.json is a geometry with a name.
 ASSETS = Path(__file__).parent / "assets"
+# A model without weights: what a step costs depends on shapes alone.
+SYNTHETIC = "synthetic:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,12 @@ class Geometry:
 
     @classmethod
     def load(cls, checkpoint: Path) -> Geometry:
-        """Read `checkpoint/config.json`; unknown or unsupported fields are refused by name."""
+        """Read `checkpoint/config.json`, or the geometry that a `synthetic:NAME` asks for.
+
+        Unknown or unsupported fields are refused by name.
+        """
+        if (name := synthetic_name(checkpoint)) is not None:
+            return cls.named(name)
         path = checkpoint / "config.json"
         try:
             raw = json.loads(path.read_text())
@@ -219,6 +226,12 @@ class Geometry:
         for wrong, sentence in problems:
             if wrong:
                 raise CheckpointError(f"config.json: {sentence}.")
+
+
+def synthetic_name(checkpoint: Path) -> str | None:
+    """The geometry that `synthetic:NAME` asks for with random weights; None for a folder."""
+    text = str(checkpoint)
+    return text.removeprefix(SYNTHETIC) if text.startswith(SYNTHETIC) else None
 
 
 def named_geometries() -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import engine
+from engine import synthetic
 from engine.checkpoint import checkpoint_sha256
 from engine.engine import Commit, Engine
 from engine.measure import provenance
@@ -73,11 +74,10 @@ class Program:
         source = provenance.source_sha256()
         started = time.perf_counter_ns()
         self._engine = Engine.load(plan.checkpoint, plan.arms[0].config, head=plan.head)
-        self._tokenizer = Tokenizer.load(plan.checkpoint)
+        prompts = self._prompts()
         load_ns = time.perf_counter_ns() - started
         self._start(checkpoint, source)
         journal.event("loaded", load_ns=load_ns, **self._engine.weights.size())
-        prompts = [(prompt, prompt.encode(self._tokenizer)) for prompt in plan.prompts]
         journal.phase = "warm-up"
         for arm in plan.arms:
             self._warm(arm, prompts[0][1])
@@ -99,6 +99,14 @@ class Program:
             source_sha256=provenance.source_sha256(),
             suite_sha256=Suite.load(plan.suite_path).sha256,
         )
+
+    def _prompts(self) -> list[tuple[Prompt, list[int]]]:
+        """Every prompt with its tokens; random ones, as many, where no text means anything."""
+        plan, geometry = self._plan, self._engine.geometry
+        if plan.synthetic:
+            return [(prompt, synthetic.prompt_ids(prompt, geometry)) for prompt in plan.prompts]
+        tokenizer = Tokenizer.load(plan.checkpoint)
+        return [(prompt, prompt.encode(tokenizer)) for prompt in plan.prompts]
 
     # ---------------------------------------------------------------- stages
 
@@ -134,7 +142,8 @@ class Program:
                 "version": plan.suite.version,
                 "sha256": plan.suite.sha256,
             },
-            device=provenance.device(),
+            synthetic=plan.synthetic,
+            device=provenance.device(self._engine.config.backend),
             clocks=provenance.clocks(),
             mode=plan.mode,
             torch=torch.__version__,
@@ -328,9 +337,10 @@ class Program:
             row = backend.forward(state, [token], keep=1)[-1]
         return top, entropy
 
-    @staticmethod
-    def _fields(prompt: Prompt, ids: list[int], done: Generation) -> dict[str, Any]:
+    def _fields(self, prompt: Prompt, ids: list[int], done: Generation) -> dict[str, Any]:
         reason = counted(len(done.tokens), done.stop, distinct_4gram(done.tokens))
+        if self._plan.synthetic:
+            reason = None  # random weights end and repeat themselves without it meaning anything
         return {
             "prompt": prompt.id,
             "category": prompt.category,

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from engine.engine import Engine, prefill
+from engine.engine import Engine
 from engine.model import Backbone
 from engine.profile.phase import ProfileError
 from engine.profile.span import Path, Span, Steps
+from engine.torch_backend import prefill
 
 _WARM_STEPS = 3
 # Methods by the part of the backbone that has them; "" is the part when it is called itself.
