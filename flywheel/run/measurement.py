@@ -56,6 +56,8 @@ def _points(record: RunRecord) -> Iterator[Measurement]:
 
 
 def _plains(record: RunRecord) -> Iterator[Measurement]:
+    if record.header.synthetic:
+        return  # its points are plain decode already: there is nothing to set beside them
     for p in record.plains:
         if p.tokens > 1:
             yield Measurement(
