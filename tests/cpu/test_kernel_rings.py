@@ -69,16 +69,15 @@ def test_nothing_is_written_but_the_slots_and_rows_of_the_step(op: gates.Operati
 @pytest.mark.parametrize("rounds", [False, True])
 def test_a_row_does_not_know_what_shares_its_step(layer: Layer, rounds: bool) -> None:
     layer = dataclasses.replace(layer, rounds=rounds and layer.head_dim == 128)
-    rings.check_steps(rings.intake(layer, 2), 8, "cpu")
-    rings.check_steps(rings.prepare(layer, 2), 8, "cpu")
+    rings.check_steps(rings.intake(layer, 2), 6, "cpu")
+    rings.check_steps(rings.prepare(layer, 2), 6, "cpu")
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
-@pytest.mark.parametrize("chunks", [[30], [1, 20, 9], [13, 17]], ids=str)
-def test_a_prompt_leaves_the_bits_that_steps_leave(layer: Layer, chunks: list[int]) -> None:
+def test_a_prompt_leaves_the_bits_that_steps_leave(layer: Layer) -> None:
     given = rings.passage(layer, 2, 8).inputs(30, "cpu")
     y = torch.zeros(8, layer.head_dim, dtype=layer.dtype)
-    by_step, by_chunk = copied(given), copied(given)
+    by_step = copied(given)
     for part in rings.parts(by_step, [5, 8, 1, 8, 8]):
         pools = rings.pools_of(part)
         intake.store(**arguments(part), pools=pools)
@@ -86,10 +85,12 @@ def test_a_prompt_leaves_the_bits_that_steps_leave(layer: Layer, chunks: list[in
             y[: len(part["y8"])], part["cos"], part["sin"], part["position"], pools,
             heads=1, head_dim=layer.head_dim, eps=part["eps"], rounds=layer.rounds,
         )  # fmt: skip
-    for part in rings.parts(by_chunk, chunks):
-        passage.store(**arguments(part), pools=rings.pools_of(part), reach=8)
-    for a, b in zip(rings.buffers(by_step), rings.buffers(by_chunk), strict=True):
-        assert torch.equal(gates.bits(a), gates.bits(b))
+    for chunks in ([30], [1, 20, 9]):
+        by_chunk = copied(given)
+        for part in rings.parts(by_chunk, chunks):
+            passage.store(**arguments(part), pools=rings.pools_of(part), reach=8)
+        for a, b in zip(rings.buffers(by_step), rings.buffers(by_chunk), strict=True):
+            assert torch.equal(gates.bits(a), gates.bits(b))
 
 
 def arguments(given: gates.Inputs) -> gates.Inputs:
