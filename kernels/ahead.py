@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.launch import interpreted
+
 # The vector unit asks for one register per address, and gets a zero.
-_PREFETCH = tl.constexpr(
-    "{ cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0; }",
-)
+_PREFETCH = tl.constexpr("{ cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0; }")
+
+
+def possible(weight: Tensor) -> bool:
+    """Whether kernels run on a GPU and the rows of `weight` [n, k] lie where a fetch may begin."""
+    row = weight.shape[1] * weight.element_size()
+    return weight.data_ptr() % 16 == 0 and row % 16 == 0 and not interpreted()
 
 
 @triton.jit

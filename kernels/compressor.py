@@ -16,6 +16,8 @@ from kernels.rotary import angles
 from kernels.rounding import e2m1_grouped, hadamard_row
 from kernels.row import made, row_block
 
+POSITIONS = 16  # whose inputs are read at once when a window is pooled
+
 
 class Port(NamedTuple):
     """A `Pool` as kernels see it; `first` is its first column in the projected inputs."""
@@ -120,16 +122,15 @@ def complete(  # type: ignore[no-untyped-def]
         column = channel + tl.where(slot < SPAN - RATIO, 0, port.width - port.d)
         there = (slot < SPAN) & (at >= 0)
         real = there & (channel < port.d)
-        held = real & (at < start) if LONG else real
-        place = port.inputs + (at % port.slots) * 2 * port.width + column
-        value = tl.load(place, mask=held, other=0.0)
-        gate = tl.load(place + port.width, mask=held, other=0.0)
+        place = port.inputs + (at % port.slots) * 2 * port.width
         if LONG:
-            fresh = real & (at >= start)
-            place = y16 + (at - start) * columns + port.first + column
-            value += tl.load(place, mask=fresh, other=0.0)
-            gate += tl.load(place + port.width, mask=fresh, other=0.0)
-            gate += tl.load(port.ape + (at % RATIO) * port.width + column, mask=fresh, other=0.0)
+            fresh = at >= start
+            place = tl.where(fresh, y16 + (at - start) * columns + port.first, place)
+        value = tl.load(place + column, mask=real, other=0.0)
+        gate = tl.load(place + column + port.width, mask=real, other=0.0)
+        if LONG:
+            ape = port.ape + (at % RATIO) * port.width + column
+            gate += tl.load(ape, mask=real & fresh, other=0.0)
         gate = tl.where(there, gate, lowest)
         peak = tl.maximum(best, tl.max(gate, 0)[None, :])
         shrink, share = tl.exp(best - peak), tl.exp(gate - peak)

@@ -19,7 +19,6 @@ from kernels import ahead, meeting, narrow
 from kernels.launch import (
     DECODE_ROWS,
     dot_type,
-    interpreted,
     output,
     require,
     require_activation,
@@ -142,7 +141,7 @@ def _launch_decode(
     (m, n), k = y.shape, weight.shape[1]
     tiles = triton.cdiv(n, tile.columns)
     met = room(workspace, x.device, *needs(tile, n))
-    early = tile.early and can_begin_early(weight)
+    early = tile.early and ahead.possible(weight)
     _decode[(tiles, tile.splits)](
         x, weight.view(torch.uint8), scale.view(torch.uint8), y, met.parts, met.arrivals,
         m, x.stride(0), n, k, n // groups,
@@ -171,12 +170,6 @@ def shape_of(tile: Tile, n: int, k: int) -> dict[str, int | bool]:
         "CHUNK": chunk,
         "WHOLE": whole,
     }
-
-
-def can_begin_early(weight: Tensor) -> bool:
-    """Whether the rows of `weight` start and end where a fetch ahead can."""
-    aligned = weight.data_ptr() % 16 == 0 and weight.shape[1] * weight.element_size() % 16 == 0
-    return aligned and not interpreted()
 
 
 def _launch_prefill(

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.compressor import complete, ports, shapes
+from kernels.compressor import POSITIONS, complete, ports, shapes
 from kernels.launch import (
     dot_type,
     require,
@@ -42,7 +42,7 @@ class Tile:
     warps: int
 
 
-TILE = Tile(heads=4, index_heads=16, positions=16, warps=4)
+TILE = Tile(heads=4, index_heads=16, positions=POSITIONS, warps=4)
 
 
 def prepare(

@@ -66,7 +66,8 @@ def choose(
 
     Row r is at `position[0] + r` (int64 [1], on the device), called t, and sees keys
     0 .. (t + 1) // ratio - 1. score(t, w) = sum over heads of weights * relu(q . k), with `queries`
-    [m, h, d] and `keys` [capacity, d] of one dtype, BF16 or float32, and `weights` float32 [m, h];
+    [m, h, d] and `keys` [capacity, d] of one dtype, BF16 or float32, and `weights` float32 [m, h]
+    (whose rows may lie apart);
     sums are float32. Of equal scores the lower row wins. Any number of rows: many are scored in
     blocks. Raises ValueError for operands that do not fit.
     """
@@ -105,7 +106,8 @@ def _check(
     require(weights.dtype == torch.float32, f"weights are {weights.dtype}, not float32")
     require(position.shape == (1,) and position.dtype == torch.int64, "position is not int64 [1]")
     require(ratio >= 1 and count >= 1, f"{count} of every {ratio} positions")
-    require_contiguous(queries=queries, keys=keys, weights=weights)
+    require(heads <= 1 or weights.stride(1) == 1, "the weights of a row are not side by side")
+    require_contiguous(queries=queries, keys=keys)
 
 
 def _launch_scores(
@@ -114,8 +116,8 @@ def _launch_scores(
 ) -> None:  # fmt: skip
     (m, heads, d), capacity = queries.shape, keys.shape[0]
     _scores[(triton.cdiv(capacity, tile.keys), triton.cdiv(m, tile.rows))](
-        queries, keys, weights, position, score, m, first, heads, capacity, ratio, count,
-        D=d, BLOCK=max(triton.next_power_of_2(d), 16),
+        queries, keys, weights, position, score, m, first, weights.stride(0), heads, capacity,
+        ratio, count, D=d, BLOCK=max(triton.next_power_of_2(d), 16),
         HEADS=max(triton.next_power_of_2(heads), 16), KEYS=tile.keys, ROWS=tile.rows,
         DOT=dot_type(queries), num_warps=tile.warps,
     )  # fmt: skip
@@ -152,9 +154,9 @@ def _sizes(most: int, count: int) -> dict[str, int]:
 
 # Neither the number of rows nor where they begin is specialised on: one row must run the very code
 # that eight rows run.
-@triton.jit(do_not_specialize=["m", "offset"])
+@triton.jit(do_not_specialize=["m", "offset", "spread"])
 def _scores(  # type: ignore[no-untyped-def]
-    queries, keys, weights, position, score, m, offset, heads, capacity, ratio, count,
+    queries, keys, weights, position, score, m, offset, spread, heads, capacity, ratio, count,
     D: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr,
     ROWS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
@@ -174,7 +176,8 @@ def _scores(  # type: ignore[no-untyped-def]
         while row < stop:
             line = row.to(tl.int64) * heads + head
             q = tl.load(queries + line[:, None] * D + channel[None, :], mask=there, other=0.0)
-            weight = tl.load(weights + line, mask=head < heads, other=0.0)
+            weight_at = weights + row.to(tl.int64) * spread + head
+            weight = tl.load(weight_at, mask=head < heads, other=0.0)
             dots = tl.dot(k, tl.trans(q.to(DOT)), input_precision="ieee")
             value = tl.sum(tl.maximum(dots, 0.0) * weight[None, :], 1)
             value = tl.where(value == 0.0, 0.0, value)  # of two zeros neither is the larger

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import best, dense, meeting
+from kernels import ahead, best, dense, meeting
 from kernels.launch import output, require, require_activation, require_contiguous
 from kernels.workspace import Workspace, room
 
@@ -33,6 +33,7 @@ class Tile:
 
     tokens: int = 128
     warps: int = 4
+    early: bool = False  # fetch `w2` before the launch before has ended
 
 
 TILE = Tile()
@@ -68,11 +69,13 @@ def step(
     sure = output(given[3], (1,), torch.float32, *operands, moved, token, margin)
     tiles = triton.cdiv(v, tile.tokens)
     met = room(workspace, base.device, 2 * 3 * tiles, 1)
+    early = tile.early and ahead.possible(w2)
     _step[(tiles + 1,)](
         base, previous, hidden, w1, w2, confidence, moved, token, margin, sure,
         met.words, met.arrivals, v, d, rank,
         TOKENS=tile.tokens, RANK=triton.next_power_of_2(rank), WIDTH=triton.next_power_of_2(d),
-        SETTLED=_SETTLED, ROUNDS=triton.cdiv(tiles, _SETTLED), num_warps=tile.warps,
+        SETTLED=_SETTLED, ROUNDS=triton.cdiv(tiles, _SETTLED), EARLY=early,
+        num_warps=tile.warps, launch_pdl=early,
     )  # fmt: skip
     return Draft(moved, token, margin, sure)
 
@@ -104,9 +107,14 @@ def _step(  # type: ignore[no-untyped-def]
     base, previous, hidden, w1, w2, confidence, moved, token, margin, sure, words, arrivals,
     v, d, rank,
     TOKENS: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, SETTLED: tl.constexpr,
-    ROUNDS: tl.constexpr,
+    ROUNDS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     tile, tiles = tl.program_id(0), tl.num_programs(0) - 1
+    if EARLY:
+        ahead.let_next_begin()
+        if tile < tiles:
+            ahead.fetch(w2, tile, 0, v, rank, TOKENS, RANK)
+        ahead.wait()
     lane = tl.arange(0, RANK)
     row = tl.load(w1 + tl.load(previous) * rank + lane, mask=lane < rank, other=0.0)
     row = row.to(tl.float32)

@@ -13,12 +13,11 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import intake
-from kernels.compressor import complete, ports, shapes, take
+from kernels.compressor import POSITIONS, complete, ports, shapes, take
 from kernels.intake import require_inputs
 from kernels.launch import require, require_activation, require_apart, require_contiguous
 from kernels.pool import Pool
 
-_POSITIONS = 8  # whose inputs are read at once when a window is pooled
 _CHANNELS = 1024  # of a program that fills rings
 _WARPS = 4
 
@@ -58,7 +57,7 @@ def store(
     keys = window.new_empty((reach + m, d))
     intake.launch(y8, y16, q_norm, kv_norm, cos, sin, position, latents, keys[reach:], (), 0,
                   eps=eps, rounds=rounds, ring=False, tile=intake.TILE)  # fmt: skip
-    shaped = shapes(pools, pairs, _POSITIONS, rounds=rounds)
+    shaped = shapes(pools, pairs, POSITIONS, rounds=rounds)
     ends = sum(triton.cdiv(m, pool.ratio) for pool in pools)
     block = triton.next_power_of_2(d)
     if ends + reach:

@@ -87,9 +87,7 @@ def _launch(
     parts8 = tiles8 * tile.splits8 * sums
     met = room(workspace, x.device, parts16 + parts8, tiles16 + tiles8)
     turns = triton.cdiv(triton.cdiv(k, tile.step16), tile.splits16)
-    early = (
-        tile.early and fp8_linear.can_begin_early(weight8) and fp8_linear.can_begin_early(weight16)
-    )
+    early = tile.early and ahead.possible(weight8) and ahead.possible(weight16)
     _project[(tiles16 * tile.splits16 + tiles8 * tile.splits8,)](
         x, weight8.view(torch.uint8), scale8.view(torch.uint8), weight16, y8, y16,
         met.parts, met.arrivals, m, x.stride(0), n8, n16, k, tiles16, parts16,

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import best, dense, meeting
+from kernels import ahead, best, dense, meeting
 from kernels.launch import DECODE_ROWS, require, require_activation, require_contiguous
 from kernels.workspace import Workspace, room
 
@@ -26,6 +26,7 @@ class Tile:
     step: int = 128
     warps: int = 4
     stages: int = 3
+    early: bool = False  # fetch the gate before the launch before has ended
 
 
 TILE = Tile()
@@ -82,14 +83,15 @@ def _launch_route(
     tiles = triton.cdiv(experts, tile.columns)
     met = room(workspace, x.device, tile.splits * tiles * tile.columns * DECODE_ROWS, 1)
     turns = triton.cdiv(triton.cdiv(d, tile.step), tile.splits)
+    early = tile.early and ahead.possible(gate)
     _route[(tiles, tile.splits)](
         x, gate, bias, tokens, table, chosen, weights, met.parts, met.arrivals,
         x.shape[0], x.stride(0), experts, d, scale,
         ROWS=DECODE_ROWS, COLUMNS=tile.columns, STEP=tile.step, TURNS=turns, SPLITS=tile.splits,
         WHOLE=experts % tile.columns == 0 and turns * tile.splits * tile.step == d,
         DOT=dense.dot_type(x, gate), COUNT=count, SLOTS=triton.next_power_of_2(count),
-        BLOCK=triton.next_power_of_2(tiles * tile.columns), BY_BIAS=bias is not None,
-        num_warps=tile.warps, num_stages=tile.stages,
+        BLOCK=triton.next_power_of_2(tiles * tile.columns), BY_BIAS=bias is not None, EARLY=early,
+        num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
     )  # fmt: skip
 
 
@@ -162,8 +164,13 @@ def _route(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, TURNS: tl.constexpr,
     SPLITS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr, COUNT: tl.constexpr,
     SLOTS: tl.constexpr, BLOCK: tl.constexpr, BY_BIAS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
+    if EARLY:
+        ahead.let_next_begin()
+        ahead.fetch(gate, tile, split, experts, d, COLUMNS, TURNS * STEP)
+        ahead.wait()
     width = tl.num_programs(0) * COLUMNS
     part = dense.products(
         x, gate, tile, split, m, x_stride, experts, d, ROWS, COLUMNS, STEP, TURNS, WHOLE, DOT

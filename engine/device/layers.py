@@ -180,7 +180,7 @@ class Layers:
             rows = chunk.visible(pools[0].rows, block.ratio)
         if w.indexer is not None:
             assert y16 is not None
-            chosen = op.indexer.choose_long(
+            chosen = op.indexer.choose(
                 queries.indexer, chunk.visible(pools[1].rows, block.ratio),
                 y16[:, -g.index_n_heads :], at, ratio=block.ratio, count=g.index_topk,
             )  # fmt: skip

@@ -50,9 +50,7 @@ class Operations:
     def oracles(cls) -> Operations:
         """Those of `kernels.oracle`: for any device, slow, and no part of any measurement."""
         names = {f.name: _TWINS.get(f.name, f.name) for f in fields(cls)}
-        groups: dict[str, Any] = {n: import_module(f"kernels.oracle.{m}") for n, m in names.items()}
-        choose = groups["indexer"].choose
-        return cls(**groups | {"indexer": SimpleNamespace(choose=choose, choose_long=choose)})
+        return cls(**{n: import_module(f"kernels.oracle.{m}") for n, m in names.items()})
 
 
 def _sharing(module: ModuleType, workspace: object) -> SimpleNamespace:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from kernels import fp8_linear, hyper, moe, mxfp4, narrow, norm, rotary, rounding, router
-from kernels.bench import shape, state
+from kernels.bench import ending, shape, state
 from kernels.bench.clock import rotations
+from kernels.workspace import Workspace
 
 _ROUTINGS = 32
 _BANKS = 2  # one bank of 160 experts is 2.1 GB: far more than any cache
@@ -36,7 +37,7 @@ def every(rows: int) -> Iterator[Work]:
     yield from _experts(rows)
     yield _hyper(rows)
     yield from _rows(rows)
-    for name, needed, calls in state.every(rows):
+    for name, needed, calls in (*state.every(rows), *ending.every(rows)):
         yield Work(name, rows, needed, calls)
 
 
@@ -46,21 +47,30 @@ def tunable(
     """Name, calls for a tile, and the tiles to try, of every product with a choice of tiles."""
     for linear in shape.LINEARS:
         tiles = [
-            fp8_linear.Tile(8, columns, splits, warps, stages)
-            for columns, splits, warps, stages in itertools.product(
-                (16, 32, 64, 128), (1, 2, 4, 8), (2, 4, 8), (3, 4, 6)
+            fp8_linear.Tile(8, columns, splits, warps, stages, parts, bool(early))
+            for columns, splits, warps, stages, parts, early in itertools.product(
+                (16, 32, 64, 128),
+                (1, 2, 4, 8),
+                (1, 2, 4, 8),
+                (3, 4, 6),
+                (1, 2, 4, 8),
+                (False, True),
             )
-            if columns <= linear.n // linear.groups and splits <= linear.k // 128
+            if columns <= linear.n // linear.groups
+            and splits * parts <= linear.k // 128
+            and parts in (1, warps)
         ]
+        workspace = Workspace.on("cuda")
         operands = [_linear_operands(linear, rows) for _ in range(rotations(linear.weight_bytes))]
 
         def multiply(
-            tile: fp8_linear.Tile, operands: Any = operands, groups: int = linear.groups
+            tile: fp8_linear.Tile,
+            operands: Any = operands,
+            groups: int = linear.groups,
+            workspace: Workspace = workspace,
         ) -> list[Callable[[], object]]:
-            return [
-                partial(fp8_linear.multiply, x, weight, scale, groups=groups, tile=tile)
-                for x, weight, scale in operands
-            ]
+            given: dict[str, Any] = {"groups": groups, "tile": tile, "workspace": workspace}
+            return [partial(fp8_linear.multiply, *tensors, **given) for tensors in operands]
 
         yield linear.name, multiply, tiles
     tiles_moe = [
@@ -81,6 +91,7 @@ def tunable(
     yield "experts gate_up", gate_up, tiles_moe
     yield "experts down", down, tiles_moe
     yield from state.tunable(rows)
+    yield from ending.tunable(rows)
 
 
 def _bf16(*size: int) -> Tensor:
@@ -112,9 +123,11 @@ def _linear_operands(linear: shape.Linear, rows: int) -> tuple[Tensor, Tensor, T
 
 
 def _linear(linear: shape.Linear, rows: int) -> Work:
+    workspace = Workspace.on("cuda")
+
     def one() -> Callable[[], object]:
-        x, weight, scale = _linear_operands(linear, rows)
-        return lambda: fp8_linear.multiply(x, weight, scale, groups=linear.groups)
+        operands, groups = _linear_operands(linear, rows), linear.groups
+        return partial(fp8_linear.multiply, *operands, groups=groups, workspace=workspace)
 
     calls = [one() for _ in range(rotations(linear.weight_bytes))]
     return Work(linear.name, rows, linear.weight_bytes, calls)

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.compression import Compression
 from engine.config import EngineConfig
 from engine.geometry import Geometry
+from engine.numerics import Numerics
 from engine.residual import Residual
 from engine.weights import HyperWeights
 from kernels.oracle import attention, compressor, hyper, indexer, moe, norm, rotary
@@ -236,6 +238,19 @@ def test_of_equally_good_rows_the_lower_is_kept() -> None:
     assert chosen.tolist() == [[0, 1, 2]]
     chosen, _ = indexer.select(score, torch.tensor([[8]]), 6)
     assert chosen.tolist() == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_the_engine_keeps_the_rows_that_the_oracle_keeps(small: Path, g: torch.Generator) -> None:
+    geometry = Geometry.load(small)
+    compression = Compression(geometry, Numerics.named("exact"))
+    count = geometry.index_topk
+    for levels in (1, 3, 1 << 20):
+        score = torch.randint(levels, (40, 3 * count), generator=g).float()
+        visible = torch.arange(40)[:, None] * count // 12
+        chosen, seen = indexer.select(score, visible, count)
+        got = compression._select(score.clone(), visible)
+        assert torch.equal(got < visible, seen)
+        assert torch.equal(got[seen], chosen[seen])
 
 
 def test_the_indexer_marks_absent_rows_at_the_end() -> None:

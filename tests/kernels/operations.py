@@ -420,9 +420,10 @@ def hyper(
     *,
     dtype: torch.dtype = torch.bfloat16,
     iterations: int = 20,
+    parts: int = 0,
     **options: object,
 ) -> Operation:
-    """`enter`, `advance` or `finish` of `kernels.hyper`."""
+    """`enter`, `advance` or `finish` of `kernels.hyper`; with `parts`, of a sum and with taps."""
     from kernels import hyper as kernel
     from kernels.oracle import hyper as oracle
 
@@ -433,6 +434,8 @@ def hyper(
         given: Inputs = {"streams": normal(g, rows, m, d, dtype=dtype)}
         if name != "enter":
             given["output"] = normal(g, rows, d, dtype=dtype)
+            if parts:
+                given["output"] = normal(g, rows, parts, d)
             given["post"] = torch.rand(rows, m, generator=g) * 2
             given["comb"] = oracle.sinkhorn(normal(g, rows, m, m), 20, 1e-6)
         given["fn"] = normal(g, lines, m * d) * (m * d) ** -0.5
@@ -444,9 +447,9 @@ def hyper(
 
     exact = dtype == torch.float32
     return Operation(
-        f"{name}-{m}x{d}-{dtype}",
-        getattr(kernel, name),
-        getattr(oracle, name),
+        f"{name}-{m}x{d}-{parts}-{dtype}",
+        with_taps(getattr(kernel, name)) if parts else getattr(kernel, name),
+        with_taps(getattr(oracle, name)) if parts else getattr(oracle, name),
         make,
         rows=("streams", "output", "post", "comb"),
         rtol=1e-4 if exact else 2 * BF16_RTOL,
@@ -572,3 +575,15 @@ def choose_rows(
         options=dict(options),
         start="position",
     )
+
+
+def with_taps(function: Any) -> Any:
+    """`function`, and the taps that it wrote into the middle of rows of a wider buffer."""
+
+    def call(**given: Any) -> Any:
+        rows, _, d = given["streams"].shape
+        wide = torch.full((rows, 3 * d), 7.0).to(given["streams"])
+        found = function(**given, taps=wide[:, d : 2 * d])
+        return found, wide
+
+    return call
