@@ -33,4 +33,14 @@ LEVERS: tuple[Lever, ...] = (
         predicted_gain=0.001,
         family="prefill.chunk",
     ),
+    Lever(
+        name="prefill.chunk.1024",
+        kind="config",
+        change={"prefill_chunk": 1024},
+        claim="long prefill chunks leave decode as it is and read the weights once for more tokens",
+        falsify="decode time per token moves either way",
+        predicted_gain=0.001,
+        family="prefill.chunk",
+        needs=("triton",),
+    ),
 )
