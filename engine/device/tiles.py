@@ -70,9 +70,9 @@ class Tiles:
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Inside, what a kernel or its compiler refuses of a tile that was asked for is ConfigError.
+        """Inside, what a kernel or its compiler refuses is a ConfigError that names the tiles.
 
-        Without any such tile it is a defect, and stays what it is.
+        Where none was asked for it is a defect, and stays what it is.
         """
         try:
             yield

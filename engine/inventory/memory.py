@@ -12,6 +12,7 @@ from engine.state import State
 CONTEXTS = (1024, 4096, 8192, 32768, 131072)
 INDEXED_RATIO = 4  # layers of this ratio overlap their windows and choose rows by an indexer
 FORMATS = ("packed", "bf16")
+_ELEMENT_BYTES = {"bf16": 2, "float32": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ def row_bytes(geometry: Geometry, form: str) -> tuple[int, int]:
     even length; keys are E2M1 with an exponent per 32 channels.
     """
     dim, tail, index = geometry.head_dim, geometry.qk_rope_head_dim, geometry.index_head_dim
-    if form == "bf16":
-        return 2 * dim, 2 * index
+    if form in _ELEMENT_BYTES:
+        return _ELEMENT_BYTES[form] * dim, _ELEMENT_BYTES[form] * index
     exponents = (dim - tail) // ROW_GROUP
     return dim - tail + 2 * tail + exponents + exponents % 2, index // 2 + index // 32
 

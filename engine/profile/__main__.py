@@ -14,6 +14,7 @@ from engine import lease
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import ConfigError, DeviceBusy, EngineError
+from engine.geometry import SYNTHETIC
 from engine.profile.decode import decode, random_prompt
 from engine.profile.page import show
 from engine.state import TILE
@@ -26,9 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = _config(given.config)
         with lease.held("engine.profile"):
-            engine = Engine.load(given.checkpoint, config)
-            prompt = random_prompt(engine, given.context, given.rows)
-            profile = decode(engine, prompt, rows=given.rows, steps=given.steps)
+            engine = Engine.load(_model(given), config)
+            prompt = random_prompt(engine, given.context, given.rows, given.steps)
+            profile = decode(
+                engine, prompt, rows=given.rows, steps=given.steps, synthetic=bool(given.synthetic)
+            )
     except DeviceBusy as error:
         print(error, file=sys.stderr)
         return 3
@@ -40,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         show(profile, Console())
     return 0
+
+
+def _model(given: argparse.Namespace) -> Path:
+    return Path(f"{SYNTHETIC}{given.synthetic}") if given.synthetic else given.checkpoint
 
 
 def _config(path: Path | None) -> EngineConfig:
@@ -71,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--checkpoint", type=Path, default=ASSETS / "tiny-v4", help="absent: the embedded one"
     )
+    parser.add_argument("--synthetic", metavar="NAME", help="random weights instead, as k160")
     parser.add_argument("--config", type=Path, help="configuration, or a best.json")
     parser.add_argument("--rows", type=_between(1, TILE), default=1, help="tokens of a step (1)")
     parser.add_argument("--context", type=int, default=512, help="tokens before the step (512)")

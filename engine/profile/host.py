@@ -19,7 +19,7 @@ from engine.profile.phase import ProfileError
 from engine.profile.span import Path, Span, Steps
 from engine.torch_backend import prefill
 
-_WARM_STEPS = 3
+WARM_STEPS = 3
 # Methods by the part of the backbone that has them; "" is the part when it is called itself.
 _WATCHED: dict[str, dict[str, Path]] = {
     "residual": {"enter": ("hyper",), "leave": ("hyper",)},
@@ -100,7 +100,7 @@ def decode_steps(engine: Engine, prompt: list[int], rows: int, steps: int) -> St
     recorder = Recorder()
     step_ns = []
     with watched(backbone, recorder):
-        for index in range(-_WARM_STEPS, steps):
+        for index in range(-WARM_STEPS, steps):
             if index == 0:
                 recorder.spans.clear()
             started = time.perf_counter_ns()

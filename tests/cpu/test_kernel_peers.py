@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.bench import layer
 from kernels.bench import library, shape
 from kernels.bench.contest import OURS, Entry, Missing, lines, read, table
 from kernels.bench.external import run
@@ -205,3 +206,18 @@ def test_pytorchs_products_have_the_shapes_of_ours(groups: int) -> None:
 def test_a_grouped_product_that_pytorch_lacks_is_refused_by_name() -> None:
     with pytest.raises(NotImplementedError, match="no grouped product"):
         library._scaled(shape.Linear("small", 256, 128, groups=2), 6, device="cpu")
+
+
+def test_the_engines_layer_is_read_as_ours() -> None:
+    widths = [{"rows": 1, "ms": 0.6}, {"rows": 6, "ms": 1.2}]
+    result = {"layers": 6, "contexts": [{"widths": widths}]}
+    found = [read("x", line) for line in layer.lines(result)]
+    assert [(e.operation, e.rows, round(e.us, 6)) for e in found if isinstance(e, Entry)] == [
+        ("layer", 1, 100.0), ("layer", 6, 200.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to time on")
+def test_without_a_gpu_no_layer_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert layer.main([]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.bench.__main__ import main as bench
 from engine.engine import Engine
 from engine.errors import ConfigError
 from engine.geometry import Geometry
@@ -208,7 +209,7 @@ def test_the_cache_that_a_step_reads_is_the_inventorys() -> None:
 def test_the_phases_of_a_real_step_fill_it_and_leave_the_engine_as_it_was(
     quick_engine: Engine,
 ) -> None:
-    prompt = random_prompt(quick_engine, 40, 3)
+    prompt = random_prompt(quick_engine, 40, 3, 4)
     before = dict(vars(quick_engine.backbone))
     state = quick_engine.new_state()
     profile = decode(quick_engine, prompt, rows=3, steps=4)
@@ -250,7 +251,7 @@ def test_the_ceiling_of_the_processor_is_measured_by_size() -> None:
 @pytest.mark.parametrize("context", [0, 10**9])
 def test_a_context_that_does_not_fit_is_refused(quick_engine: Engine, context: int) -> None:
     with pytest.raises(ConfigError, match="not between 1 and"):
-        random_prompt(quick_engine, context, 1)
+        random_prompt(quick_engine, context, 1, 4)
 
 
 # ---------------------------------------------------------------- marks
@@ -266,6 +267,11 @@ def test_a_profile_says_that_it_is_one_wherever_it_goes() -> None:
 def test_the_command_prints_the_mark_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--steps", "2", "--context", "20"]) == 0
     assert capsys.readouterr().out.startswith("PROFILE: its times are its own and never count")
+
+
+def test_the_benchmark_hands_profiles_over(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(["--profile", "--steps", "2", "--context", "20", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mode"] == "profile"
 
 
 def test_the_command_refuses_a_folder_that_is_no_checkpoint(

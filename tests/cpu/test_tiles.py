@@ -110,9 +110,9 @@ def test_every_declared_lever_of_a_tile_names_fields_that_it_has() -> None:
 
 def test_what_a_kernel_refuses_of_a_tile_is_said_in_a_sentence_that_names_it() -> None:
     asked = Tiles(config(tile_down="columns=17"), K160)
-    with pytest.raises(ConfigError, match=r"tile_down 'columns=17'\): not a power of two\."):
-        with asked.answered():
-            raise ValueError("not a power of two\nand more")
+    sentence = r"tile_down 'columns=17'\): not a power of two\."
+    with pytest.raises(ConfigError, match=sentence), asked.answered():
+        raise ValueError("not a power of two\nand more")
     with pytest.raises(ValueError, match="a defect"), Tiles(config(), K160).answered():
         raise ValueError("a defect")
 
