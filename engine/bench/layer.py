@@ -1,4 +1,4 @@
-"""`python -m engine.bench.layer`: one layer of a synthetic model, as `kernels.bench.peers` reads it.
+"""`python -m engine.bench.layer`: a layer of a synthetic model, for `kernels.bench.peers` to read.
 
 A few layers of every kind run as one step; its time over their number counts the output head too,
 so the figure errs against this engine.
