@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels import fp8_linear, hyper, moe, norm, rotary, rounding, router
-from kernels.bench import shape
+from kernels.bench import rings, shape
 from kernels.bench.clock import rotations
 
 _ROUTINGS = 32
@@ -36,6 +36,8 @@ def every(rows: int) -> Iterator[Work]:
     yield from _experts(rows)
     yield _hyper(rows)
     yield from _rows(rows)
+    for name, calls in rings.every(rows):
+        yield Work(name, rows, 0.0, calls)
 
 
 def tunable(
@@ -77,6 +79,7 @@ def tunable(
 
     yield "experts gate_up", gate_up, tiles_moe
     yield "experts down", down, tiles_moe
+    yield from rings.tunable(rows)
 
 
 def _bf16(*size: int) -> Tensor:
