@@ -205,7 +205,7 @@ class Engine:
         def passage() -> Passage | None:
             return None if prefixes is None else prefixes.open(owner, given, chunk)
 
-        return _rounds(self.backend, drafting, given, max_new_tokens, sampler, ends, passage)
+        return rounds(self.backend, drafting, given, max_new_tokens, sampler, ends, passage)
 
     def _check_prompt(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         if not prompt:
@@ -224,15 +224,16 @@ class Engine:
 
 
 @torch.inference_mode()
-def _rounds(
+def rounds(
     backend: Backend,
     drafting: bool,
     prompt: list[int],
     limit: int,
     sampler: Sampler,
     ends: set[int],
-    passage: Callable[[], Passage | None],
+    passage: Callable[[], Passage | None] = lambda: None,
 ) -> Iterator[Commit]:
+    """Prefill `prompt`, then round after round: `Engine.generate` for arguments already checked."""
     state = backend.new_state()
     started = time.perf_counter_ns()
     known = passage()

@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.launch import require, require_activation, require_contiguous
 from kernels.pool import Pool
 from kernels.rotary import angles
-from kernels.rounding import e2m1_grouped, hadamard_row
+from kernels.rounding import e2m1_grouped, hadamard
 from kernels.row import made, row_block
 
 POSITIONS = 16  # whose inputs are read at once when a window is pooled
@@ -141,6 +141,6 @@ def complete(  # type: ignore[no-untyped-def]
     c, s = angles(cos, sin, w * RATIO, context, port.d, pairs, BLOCK // 2)
     row = made(pooled, port.norm, c, s, port.d, pairs, eps, tl.float32, ROUNDS and not KEYS, BLOCK)
     if ROUNDS and KEYS:
-        row = e2m1_grouped(hadamard_row(row, 1.0 / tl.sqrt_rn(BLOCK * 1.0), BLOCK), 1, BLOCK, 32)
+        row = e2m1_grouped(hadamard(row, 1.0 / tl.sqrt_rn(BLOCK * 1.0), 1, BLOCK), 1, BLOCK, 32)
     there = (channel < port.d) & (w < port.capacity)
     tl.store(port.rows + w * port.d + channel, row.to(port.rows.dtype.element_ty), mask=there)

@@ -120,14 +120,17 @@ def row_bytes(geometry: Geometry, dtype: torch.dtype) -> int:
 def check_memory(geometry: Geometry, config: EngineConfig, device: torch.device) -> None:
     """Refuse, before anything is loaded, what does not fit the free memory of `device`."""
     needed = needed_bytes(geometry, config)
-    if device.type != "cuda":
-        return
-    free, total = torch.cuda.mem_get_info(device)
+    if device.type == "cuda":
+        check_free(needed, *torch.cuda.mem_get_info(device), config.context)
+
+
+def check_free(needed: int, free: int, total: int, context: int) -> None:
+    """Refuse what needs more bytes than are free."""
     if needed > free:
         raise DeviceError(
-            f"This model needs {_gib(needed)} of GPU memory at context {config.context}; "
-            f"{_gib(free)} of {_gib(total)} are free. Free some, shorten `context` or "
-            f"`prefill_chunk`, or ask for backend 'torch'."
+            f"This model needs {_gib(needed)} of GPU memory at context {context}; {_gib(free)} of "
+            f"{_gib(total)} are free. Free some, shorten `context` or `prefill_chunk`, or ask for "
+            "backend 'torch'."
         )
 
 
