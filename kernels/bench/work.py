@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels import fp8_linear, hyper, moe, mxfp4, narrow, norm, rotary, rounding, router
-from kernels.bench import ending, shape, state
+from kernels.bench import ending, rings, shape, state
 from kernels.bench.clock import rotations
 from kernels.workspace import Workspace
 
@@ -39,6 +39,8 @@ def every(rows: int) -> Iterator[Work]:
     yield from _rows(rows)
     for name, needed, calls in (*state.every(rows), *ending.every(rows)):
         yield Work(name, rows, needed, calls)
+    for name, calls in rings.every(rows):
+        yield Work(name, rows, 0.0, calls)
 
 
 def tunable(
@@ -92,6 +94,7 @@ def tunable(
     yield "experts down", down, tiles_moe
     yield from state.tunable(rows)
     yield from ending.tunable(rows)
+    yield from rings.tunable(rows)
 
 
 def _bf16(*size: int) -> Tensor:
