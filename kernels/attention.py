@@ -37,7 +37,8 @@ class Tile:
     warps: int
 
 
-STEP = Tile(heads=16, keys=32, splits=32, warps=4)
+# Every split writes and reads a float32 row a head, so that a wide step pays for many of them.
+STEP = Tile(heads=16, keys=32, splits=16, warps=4)
 LONG = Tile(heads=64, keys=32, splits=1, warps=8)
 EXACT = Tile(heads=16, keys=16, splits=32, warps=4)  # float32: no tensor cores, long programs
 
