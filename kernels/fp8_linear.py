@@ -191,8 +191,8 @@ def _decode(  # type: ignore[no-untyped-def]
     CHUNK: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
+    ahead.let_next_begin()
     if EARLY:
-        ahead.let_next_begin()
         ahead.fetch(weight, tile, split, n, k, COLUMNS, PARTS * CHUNK * 128)
         ahead.wait()
     finish_tile(
