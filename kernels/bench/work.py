@@ -84,10 +84,10 @@ def tunable(
             (16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16)
         )
     ]
-    operands = [_hyper_operands(rows, shape.CHOSEN + 1) for _ in range(64)]
+    writes = [_hyper_operands(rows, shape.CHOSEN + 1) for _ in range(64)]
 
     def advance(tile: hyper.Tile) -> list[Callable[[], object]]:
-        return [partial(_advance, given, tile) for given in operands]
+        return [partial(_advance, given, tile) for given in writes]
 
     yield "hyper advance", advance, tiles_hyper
 
