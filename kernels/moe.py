@@ -236,7 +236,7 @@ def _weights(words, scales, TILES: tl.constexpr, STEP: tl.constexpr, DOT: tl.con
     each = tl.reshape(tl.permute(each, (0, 3, 1, 2, 4)), (STEP // 64, TILES, 32, 4))
     w = narrow.e2m1(words, each, DOT)
     w = tl.reshape(w, (STEP // 64, TILES, 8, 4, 2, 2, 2, 2, 2))
-    return tl.reshape(tl.permute(w, (1, 8, 2, 0, 4, 6, 7, 3, 5)), (16 * TILES, STEP))
+    return tl.reshape(tl.permute(w, (1, 8, 2, 0, 4, 7, 3, 6, 5)), (16 * TILES, STEP))
 
 
 @triton.jit

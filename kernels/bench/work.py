@@ -35,7 +35,7 @@ def every(rows: int) -> Iterator[Work]:
     for linear in shape.LINEARS:
         yield _linear(linear, rows)
     yield from _experts(rows)
-    yield _hyper(rows)
+    yield from _hyper(rows)
     yield from _rows(rows)
     for name, needed, calls in (*state.every(rows), *ending.every(rows)):
         yield Work(name, rows, needed, calls)
@@ -92,6 +92,18 @@ def tunable(
 
     yield "experts gate_up", gate_up, tiles_moe
     yield "experts down", down, tiles_moe
+    tiles_hyper = [
+        hyper.Tile(channels, warps, read_warps)
+        for channels, warps, read_warps in itertools.product(
+            (16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16)
+        )
+    ]
+    writes = [_hyper_operands(rows, shape.CHOSEN + 1) for _ in range(64)]
+
+    def advance(tile: hyper.Tile) -> list[Callable[[], object]]:
+        return [partial(_advance, given, tile) for given in writes]
+
+    yield "hyper advance", advance, tiles_hyper
     yield from state.tunable(rows)
     yield from ending.tunable(rows)
     yield from rings.tunable(rows)
@@ -219,22 +231,27 @@ def _experts(rows: int) -> Iterator[Work]:
         yield Work(name, rows, visited * size[0] + size[1], list(calls))
 
 
-def _hyper(rows: int) -> Work:
+def _hyper(rows: int) -> Iterator[Work]:
+    """After an attention's output, and after the parts of the experts'."""
+    for name, parts in (("hyper advance", 0), ("hyper advance, parts", shape.CHOSEN + 1)):
+        needed = shape.hyper_bytes(rows, parts)
+        operands = [_hyper_operands(rows, parts) for _ in range(rotations(needed))]
+        yield Work(name, rows, needed, [partial(_advance, given) for given in operands])
+
+
+def _hyper_operands(rows: int, parts: int) -> tuple[Tensor, ...]:
+    """Streams, output, post, comb, fn, base, scale and norm."""
     m, d = shape.STREAMS, shape.HIDDEN
     lines = (2 + m) * m
+    output = torch.randn(rows, parts, d, device="cuda") if parts else _bf16(rows, d)
+    post, comb = torch.rand(rows, m, device="cuda"), torch.rand(rows, m, m, device="cuda") / m
+    fn = torch.randn(lines, m * d, device="cuda") * (m * d) ** -0.5
+    base, scale = torch.randn(lines, device="cuda"), torch.ones(3, device="cuda")
+    return _bf16(rows, m, d), output, post, comb, fn, base, scale, _bf16(d)
 
-    def one() -> Callable[[], object]:
-        streams, output, weight = _bf16(rows, m, d), _bf16(rows, d), _bf16(d)
-        post, comb = torch.rand(rows, m, device="cuda"), torch.rand(rows, m, m, device="cuda") / m
-        fn = torch.randn(lines, m * d, device="cuda") * (m * d) ** -0.5
-        base, scale = torch.randn(lines, device="cuda"), torch.ones(3, device="cuda")
-        return lambda: hyper.advance(
-            streams, output, post, comb, fn, base, scale, weight,
-            iterations=20, norm_eps=1e-6, eps=1e-6,
-        )  # fmt: skip
 
-    needed = shape.hyper_bytes(rows)
-    return Work("hyper advance", rows, needed, [one() for _ in range(rotations(needed))])
+def _advance(given: tuple[Tensor, ...], tile: hyper.Tile = hyper.TILE) -> object:
+    return hyper.advance(*given, iterations=20, norm_eps=1e-6, eps=1e-6, tile=tile)
 
 
 def _rows(rows: int) -> Iterator[Work]:

@@ -435,7 +435,7 @@ def hyper(
         if name != "enter":
             given["output"] = normal(g, rows, d, dtype=dtype)
             if parts:
-                given["output"] = normal(g, rows, parts, d)
+                given["output"] = normal(g, rows, parts, d) * parts**-0.5
             given["post"] = torch.rand(rows, m, generator=g) * 2
             given["comb"] = oracle.sinkhorn(normal(g, rows, m, m), 20, 1e-6)
         given["fn"] = normal(g, lines, m * d) * (m * d) ** -0.5
