@@ -12,8 +12,17 @@ import torch
 from torch import Tensor
 
 from kernels import (
-    fp8_linear, hyper, moe, moe_prefill, mxfp4, narrow, norm, rotary, rounding, router,
-)  # fmt: skip
+    fp8_linear,
+    hyper,
+    moe,
+    moe_prefill,
+    mxfp4,
+    narrow,
+    norm,
+    rotary,
+    rounding,
+    router,
+)
 from kernels.bench import shape
 from kernels.bench.clock import rotations
 
@@ -72,8 +81,8 @@ def tunable(rows: int) -> Iterator[Tunable]:
     def advance(tile: hyper.Tile) -> list[Callable[[], object]]:
         return [partial(_advance, given, tile) for given in writes]
 
-    tiles = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16))
-    yield "hyper advance", advance, [hyper.Tile(*tile) for tile in tiles]
+    launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16))
+    yield "hyper advance", advance, [hyper.Tile(*launch) for launch in launches]
 
 
 def _tunable_experts(rows: int) -> Iterator[Tunable]:
