@@ -183,7 +183,8 @@ def banked(name: str, codes: Tensor, scale: Tensor) -> Inputs:
     """The tensors of a bank as inputs of their own, and beside them what the oracle reads."""
     from kernels import mxfp4
 
-    bank = mxfp4.pack(codes, scale)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    bank = mxfp4.pack(codes.to(device), scale.to(device))
     return {f"{name}_codes": bank.codes, f"{name}_scales": bank.scales, name: (codes, scale)}
 
 
