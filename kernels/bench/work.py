@@ -63,12 +63,12 @@ def tunable(rows: int) -> Iterator[Tunable]:
     """Everything with a choice of tiles, for a step of `rows` rows; sorted experts for many."""
     for linear in shape.LINEARS:
         tiles = [
-            fp8_linear.Tile(8, columns, splits, warps, stages, parts, bool(early))
+            fp8_linear.Tile(8, columns, splits, warps, stages, parts, early)
             for columns, splits, warps, stages, parts, early in itertools.product(
-                (16, 32, 64, 128),
+                (16, 32, 64),
                 (1, 2, 4, 8),
                 (1, 2, 4, 8),
-                (3, 4, 6),
+                (3, 4, 6, 9),
                 (1, 2, 4, 8),
                 (False, True),
             )
