@@ -21,7 +21,9 @@ from kernels.launch import (
 from kernels.norm import inverse_sizes
 from kernels.pool import Pool
 from kernels.rotary import angles, require_table, turned
-from kernels.rounding import e2m1_grouped, hadamard
+from kernels.rounding import INDEX_GROUP, e2m1_grouped, hadamard, require_index
+
+_GROUP = tl.constexpr(INDEX_GROUP)
 
 
 class Queries(NamedTuple):
@@ -105,10 +107,8 @@ def _check(y: Tensor, heads: int, head_dim: int, index_dim: int, rounds: bool) -
         left == index_heads * index_dim,
         f"{y.shape[1]} channels are not {heads} heads of {head_dim} and some of {index_dim}",
     )
-    require(
-        not (rounds and index_dim) or (index_dim >= 32 and index_dim & (index_dim - 1) == 0),
-        f"heads of {index_dim} channels are no power of two from 32",
-    )
+    if rounds and index_dim:
+        require_index(index_dim)
     return y.shape[0], index_heads
 
 
@@ -174,5 +174,5 @@ def _index(  # type: ignore[no-untyped-def]
     value = turned(value, c, s, HEADS, BLOCK).to(out.dtype.element_ty)
     if ROUNDS:
         wide = hadamard(value.to(tl.float32), size, HEADS, BLOCK)
-        value = e2m1_grouped(wide, HEADS, BLOCK, 32).to(out.dtype.element_ty)
+        value = e2m1_grouped(wide, HEADS, BLOCK, _GROUP).to(out.dtype.element_ty)
     tl.store(out + head * d + channel, value, mask=there)

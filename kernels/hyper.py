@@ -235,8 +235,8 @@ def _multiply(  # type: ignore[no-untyped-def]
     inside = at < d
     there = (line < LINES)[:, None] & inside[None, :]
     fn_at = fn + line[:, None] * (M * d) + at[None, :]
-    weights = ()
-    olds = ()
+    weights = tl.tuple(())
+    olds = tl.tuple(())
     for k in tl.static_range(M):
         weights += (tl.load(fn_at + k * d, mask=there, other=0.0),)
         old = tl.load(streams + row * row_stride + k * stream_stride + at, mask=inside, other=0.0)
@@ -244,12 +244,11 @@ def _multiply(  # type: ignore[no-untyped-def]
     news = olds
     if WRITE:
         news = _new(output, post, comb, olds, row, at, inside, d, M, PARTS, written)
-    products = tl.zeros((ROOM, CHANNELS), tl.float32)
-    squares = tl.zeros((CHANNELS,), tl.float32)
+    acc = tl.zeros((ROOM, CHANNELS), tl.float32)
     for k in tl.static_range(M):
-        products += weights[k] * news[k][None, :]
-        squares += news[k] * news[k]
-    acc = tl.where(line == LINES, tl.sum(squares, 0), tl.sum(products, 1))
+        new = news[k][None, :]
+        acc += tl.where((line == LINES)[:, None], new, weights[k]) * new
+    acc = tl.sum(acc, 1)
     tl.store(sums + (row * slices + tl.program_id(0)) * ROOM + line, acc)
     if WRITE:
         mean = tl.zeros((CHANNELS,), tl.float32)
@@ -275,7 +274,7 @@ def _new(  # type: ignore[no-untyped-def]
         total = total.to(written.dtype.element_ty).to(tl.float32)
     else:
         total = tl.load(output + row * d + at, mask=inside, other=0.0).to(tl.float32)
-    news = ()
+    news = tl.tuple(())
     for k in tl.static_range(M):
         value = total * tl.load(post + row * M + k)
         for j in tl.static_range(M):
@@ -306,13 +305,13 @@ def _gate(z):  # type: ignore[no-untyped-def]
 @triton.jit
 def _normalised(c, eps, M: tl.constexpr, ACROSS: tl.constexpr):  # type: ignore[no-untyped-def]
     """The matrix `c`, row by row, with each row (or column: `ACROSS`) over its sum and `eps`."""
-    sizes = ()
+    sizes = tl.tuple(())
     for i in tl.static_range(M):
         total = c[i * M] if not ACROSS else c[i]
         for j in tl.static_range(1, M):
             total += c[i * M + j] if not ACROSS else c[j * M + i]
         sizes += (1.0 / (total + eps),)
-    scaled = ()
+    scaled = tl.tuple(())
     for i in tl.static_range(M):
         for j in tl.static_range(M):
             scaled += (c[i * M + j] * (sizes[i] if not ACROSS else sizes[j]),)
@@ -322,7 +321,7 @@ def _normalised(c, eps, M: tl.constexpr, ACROSS: tl.constexpr):  # type: ignore[
 @triton.jit
 def _balance(logits, eps, M: tl.constexpr, STEPS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sinkhorn: rows and columns of M x M scalars in turn; the softmax is the first row step."""
-    c = ()
+    c = tl.tuple(())
     for i in tl.static_range(M):
         top = logits[i * M]
         for j in tl.static_range(1, M):
@@ -330,7 +329,7 @@ def _balance(logits, eps, M: tl.constexpr, STEPS: tl.constexpr):  # type: ignore
         for j in tl.static_range(M):
             c += (tl.exp(logits[i * M + j] - top),)
     c = _normalised(c, 0.0, M, False)
-    floored = ()
+    floored = tl.tuple(())
     for i in tl.static_range(M * M):
         floored += (c[i] + eps,)
     c = _normalised(floored, eps, M, True)
@@ -350,7 +349,7 @@ def _finish(  # type: ignore[no-untyped-def]
     if tl.program_id(1) == 0:
         at = tl.arange(0, BLOCK)
         h_at = streams + row * row_stride + at
-        h = ()
+        h = tl.tuple(())
         for k in tl.static_range(M):
             h += (tl.load(h_at + k * stream_stride, mask=at < d, other=0.0),)
         weight = tl.load(norm + at, mask=at < d, other=0.0)
@@ -370,10 +369,10 @@ def _finish(  # type: ignore[no-untyped-def]
         totals = _totals(sums, row, slices, ROOM, SLICES)
         size = 1.0 / tl.sqrt_rn(_line(totals, LINES, ROOM) / (M * d) + norm_eps)
         post_size, comb_size = size * tl.load(scale + 1), size * tl.load(scale + 2)
-        logits = ()
+        logits = tl.tuple(())
         for i in tl.static_range(M * M):
             logits += (_line(totals, 2 * M + i, ROOM) * comb_size + tl.load(base + 2 * M + i),)
-        gates = ()
+        gates = tl.tuple(())
         for k in tl.static_range(M):
             z = _line(totals, M + k, ROOM) * post_size + tl.load(base + M + k)
             gates += (2.0 * _gate(z),)

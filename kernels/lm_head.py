@@ -27,8 +27,8 @@ class Head(NamedTuple):
 class Tile:
     """The launch; all are powers of two but `stages`, `columns` 16 or more."""
 
-    columns: int = 128
-    step: int = 64
+    columns: int = 64
+    step: int = 128
     warps: int = 4
     stages: int = 4
 

@@ -110,8 +110,8 @@ def _step(  # type: ignore[no-untyped-def]
     ROUNDS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     tile, tiles = tl.program_id(0), tl.num_programs(0) - 1
+    ahead.let_next_begin()
     if EARLY:
-        ahead.let_next_begin()
         if tile < tiles:
             ahead.fetch(w2, tile, 0, v, rank, TOKENS, RANK)
         ahead.wait()

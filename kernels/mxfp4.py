@@ -56,6 +56,15 @@ def pack(packed: Tensor, scale: Tensor) -> Bank:
     return Bank(codes, scales, outputs, 2 * half)
 
 
+def reordered(x: Tensor) -> Tensor:
+    """`x` [..., k] with the channels of every 32 in the order in which `wgmma` meets a bank's.
+
+    A lane has four channels in a row of every 16, as `mma` likes them; `wgmma` takes two of every
+    eight: 16 b + 4 t + 2 a + p goes to 16 a + 8 b + 2 t + p.
+    """
+    return x.unflatten(-1, (-1, 2, 4, 2, 2)).movedim(-2, -4).flatten(-5)
+
+
 def require_bank(name: str, bank: Bank, outputs: int, channels: int) -> None:
     """Refuse a `bank` whose matrices are not `outputs` x `channels`."""
     require(
@@ -88,15 +97,15 @@ def _check(packed: Tensor, scale: Tensor) -> None:
 def _words(packed: Tensor, tiles: tuple[int, int]) -> Tensor:
     """Words [row tiles, channel tiles, 4, 32, 4] of one expert's bytes [n, k / 2].
 
-    Lane 4 g + t has channels 2 t and 2 t + 1 of every eight, of rows g and g + 8: code
-    4 a + 2 b + c of word 2 q + p is row 8 c + g, channel 32 q + 16 a + 8 b + 2 t + p.
+    Lane 4 g + t has channels 4 t to 4 t + 3 of every 16, of rows g and g + 8: code 4 a + 2 b + c of
+    word 2 q + p is row 8 c + g, channel 32 q + 16 b + 4 t + 2 a + p.
     """
     rows, channels = tiles[0] * ROWS, tiles[1] * CHANNELS
     wide = pad(packed, (0, channels // 2 - packed.shape[1], 0, rows - packed.shape[0]))
-    #            row tile  c  g  channel tile  64  q  a  b  t
-    wide = wide.view(tiles[0], 2, 8, tiles[1], 4, 2, 2, 2, 4)
+    #       row tile, c, g, channel tile, 64, q, b, t, a; p is the half of the byte
+    wide = wide.view(tiles[0], 2, 8, tiles[1], 4, 2, 2, 4, 2)
     codes = torch.stack((wide & 15, wide >> 4), -1)
-    codes = codes.permute(0, 3, 4, 2, 8, 5, 9, 6, 7, 1).flatten(-3).flatten(-3, -2).flatten(3, 4)
+    codes = codes.permute(0, 3, 4, 2, 7, 5, 9, 8, 6, 1).flatten(-3).flatten(-3, -2).flatten(3, 4)
     words = torch.zeros(codes.shape[:-1], dtype=torch.int32, device=packed.device)
     for place, code in zip(E2M1_BITS, codes.unbind(-1), strict=True):
         for bit, to in enumerate(place):

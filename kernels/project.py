@@ -109,8 +109,7 @@ def _project(  # type: ignore[no-untyped-def]
     DOT16: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    if EARLY:
-        ahead.let_next_begin()
+    ahead.let_next_begin()
     if program < tiles16 * SPLITS16:
         tile, split = program // SPLITS16, program % SPLITS16
         if EARLY:

@@ -13,6 +13,9 @@ from torch import Tensor
 from kernels import narrow
 from kernels.launch import output, require, require_activation, require_contiguous
 
+# Channels that share a scale, of a cache row and of an index operand.
+CACHE_GROUP, INDEX_GROUP = 64, 32
+
 _ROWS = 8  # of a program of `_fp4`
 
 
@@ -25,13 +28,13 @@ def fp8_round(x: Tensor, group: int, *, out: Tensor | None = None) -> Tensor:
 
 
 def cache_round(
-    row: Tensor, rotary_dim: int, group: int = 64, *, out: Tensor | None = None
+    row: Tensor, rotary_dim: int, group: int = CACHE_GROUP, *, out: Tensor | None = None
 ) -> Tensor:
     """`fp8_round` of all but the last `rotary_dim` channels of key/value rows `row` [..., d]."""
     return _launch_fp8(row, row.shape[-1] - rotary_dim, group, out)
 
 
-def fp4_round(x: Tensor, group: int = 32, *, out: Tensor | None = None) -> Tensor:
+def fp4_round(x: Tensor, group: int = INDEX_GROUP, *, out: Tensor | None = None) -> Tensor:
     """E2M1 round trip of contiguous `x` [..., d], BF16 or float32, in groups of `group` channels.
 
     d is a power of two of at least 16. Raises ValueError for operands that do not fit.
@@ -39,9 +42,17 @@ def fp4_round(x: Tensor, group: int = 32, *, out: Tensor | None = None) -> Tenso
     return _launch_fp4(x, group, False, out)
 
 
-def hadamard_fp4(x: Tensor, group: int = 32, *, out: Tensor | None = None) -> Tensor:
+def hadamard_fp4(x: Tensor, group: int = INDEX_GROUP, *, out: Tensor | None = None) -> Tensor:
     """`fp4_round` of the normalised Hadamard transform of `x` [..., d], float32 in between."""
     return _launch_fp4(x, group, True, out)
+
+
+def require_index(channels: int) -> None:
+    """Refuse index operands whose channels cannot be transformed and rounded in groups."""
+    require(
+        channels >= INDEX_GROUP and channels & (channels - 1) == 0,
+        f"index operands of {channels} channels: no power of two from {INDEX_GROUP}",
+    )
 
 
 def _launch_fp8(x: Tensor, rounded: int, group: int, out: Tensor | None) -> Tensor:

@@ -167,8 +167,8 @@ def _route(  # type: ignore[no-untyped-def]
     EARLY: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
+    ahead.let_next_begin()
     if EARLY:
-        ahead.let_next_begin()
         ahead.fetch(gate, tile, split, experts, d, COLUMNS, TURNS * STEP)
         ahead.wait()
     width = tl.num_programs(0) * COLUMNS

@@ -55,7 +55,8 @@ def expected_experts(rows: int) -> float:
     return EXPERTS * (1.0 - (1.0 - CHOSEN / EXPERTS) ** rows)
 
 
-def hyper_bytes(rows: int) -> int:
-    """Mixing matrix, and streams and output read and written once, BF16."""
+def hyper_bytes(rows: int, parts: int) -> int:
+    """Mixing matrix, streams read and written once, and the output or its float32 parts."""
     matrix = (2 + STREAMS) * STREAMS * STREAMS * HIDDEN * 4
-    return matrix + rows * HIDDEN * 2 * (STREAMS + STREAMS + 1 + 1)
+    output = 4 * parts if parts else 2
+    return matrix + rows * HIDDEN * (2 * (STREAMS + STREAMS + 1) + output)

@@ -6,7 +6,7 @@ import importlib.util
 import json
 from typing import Any
 
-import hopper
+import cubin
 import pytest
 
 if importlib.util.find_spec("triton") is None:
@@ -37,7 +37,7 @@ EXACT = [
 def test_no_kernel_needs_more_registers_or_shared_memory_than_there_are(
     name: str, arguments: list[int], options: dict[str, Any], rows: int
 ) -> None:
-    kernels = hopper.compile_for_hopper(name, json.dumps(arguments), json.dumps(options), str(rows))
+    kernels = cubin.compile_for_hopper(name, json.dumps(arguments), json.dumps(options), str(rows))
     assert kernels
     for kernel in kernels:
         assert kernel["stack"] <= STACK_BYTES, kernel

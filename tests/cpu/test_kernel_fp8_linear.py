@@ -16,7 +16,7 @@ from kernels.workspace import Workspace  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
 SPLIT = Tile(rows=8, columns=32, splits=3, warps=4, stages=2)
-SHARED = Tile(rows=8, columns=16, splits=2, warps=4, stages=2, parts=4)
+SHARED = Tile(rows=8, columns=16, splits=2, warps=4, stages=2, parts=4, early=True)
 SHAPES = [
     operations.fp8_linear(128, 256),
     operations.fp8_linear(128, 256, dtype=FP32),
@@ -25,7 +25,7 @@ SHAPES = [
     operations.fp8_linear(1, 1),
     operations.fp8_linear(257, 129),
     operations.fp8_linear(256, 128, groups=4, dtype=FP32),
-    operations.fp8_linear(64, 1100, groups=2, tile=SHARED),
+    operations.fp8_linear(64, 1104, groups=2, tile=SHARED),
 ]
 PREFILL = Tile(rows=16, columns=64, splits=1, warps=4, stages=2)
 LONG = [

@@ -69,6 +69,7 @@ def test_of_equal_scores_the_lowest_token_is_the_best(
     assert best.finite.tolist() == [True]
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")  # of the interpreter's product
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("place", [0, 20, 39])
 def test_one_score_that_is_no_finite_number_is_told(bad: float, place: int) -> None:
@@ -85,7 +86,7 @@ def test_one_score_that_is_no_finite_number_is_told(bad: float, place: int) -> N
 
 
 def test_many_tiles_are_settled_in_several_rounds() -> None:
-    op = operations.lm_head(16 * 300 + 5, 16, tile=Tile(columns=16, step=16, warps=1))
+    op = operations.lm_head(16 * 130 + 5, 16, tile=Tile(columns=16, step=16, warps=1))
     gates.check_values(op, 2, "cpu")
 
 

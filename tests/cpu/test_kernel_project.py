@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gates
 import pytest
 import torch
@@ -23,6 +25,7 @@ CASES = [
     operations.project(30, 50, 330, dtype=FP32, other=BF16, tile=SMALL),
     operations.project(32, 16, 192, other=FP32, tile=Tile(splits8=1, splits16=1)),
     operations.project(40, 0, 256, tile=SMALL),
+    operations.project(32, 48, 256, tile=replace(SMALL, early=True)),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gates
 import pytest
 import torch
@@ -20,7 +22,7 @@ CASES = [
     operations.route(32, 128, 3, tile=SMALL),
     operations.route(37, 100, 6, dtype=FP32, tile=SMALL),
     operations.route(16, 64, 2, gate=FP32, tile=Tile(columns=16, splits=1, step=64)),
-    operations.route(20, 64, 3, vocabulary=9, tile=SMALL),
+    operations.route(20, 64, 3, vocabulary=9, tile=replace(SMALL, early=True)),
     operations.route(20, 70, 6, vocabulary=5, dtype=FP32, gate=BF16, tile=SMALL),
 ]
 

@@ -17,8 +17,7 @@ from torch import Tensor
 from kernels import accept, fp8_linear, lm_head, markov, project, router, sample
 from kernels.bench.ending import RANK, SIDES, VOCABULARY
 from kernels.bench.shape import CHOSEN, EXPERTS, HIDDEN
-from kernels.oracle import accept as plain_accept
-from kernels.oracle import sample as plain_sample
+from kernels.oracle import accept as plain_accept, sample as plain_sample
 from kernels.workspace import Workspace
 
 pytestmark = pytest.mark.gpu

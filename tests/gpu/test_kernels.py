@@ -58,6 +58,7 @@ SEVERAL = [
     operations.hyper("enter", STREAMS, HIDDEN),
     operations.hyper("advance", STREAMS, HIDDEN),
     operations.hyper("advance", STREAMS, 1000, dtype=FP32),
+    operations.hyper("advance", STREAMS, HIDDEN, parts=CHOSEN + 1),
     operations.hyper("finish", STREAMS, HIDDEN),
 ]
 LONG = [

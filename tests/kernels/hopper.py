@@ -1,95 +1,110 @@
-"""Compiles the launches of an operation for a Hopper GPU, where there is none.
+"""What a kernel becomes on a Hopper GPU, where there is none: compiled in full, never launched.
 
-The interpreter accepts more than the compiler does, and knows nothing of registers. As a program:
-`python hopper.py NAME ARGUMENTS OPTIONS ROWS`, an operation of `operations` with its arguments and
-options as JSON; it prints one JSON object a kernel. It has to be a process of its own, without
-TRITON_INTERPRET, which Triton reads as kernels are declared.
+`python hopper.py` compiles the launches of the operations in `REAL` at the model's shapes and
+prints one JSON object: for each kernel of each operation its registers, bytes of stack, shared
+memory and instructions.
 """
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-TARGET = ("cuda", 90, 32)
+import operations
+import torch
+import triton
+from gates import Operation
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from kernels import fp8_linear, markov, project, router
+
+REAL = {
+    "fp8_linear": operations.fp8_linear(4096, 4096),
+    "fp8_linear apart": operations.fp8_linear(
+        4096, 4096, tile=fp8_linear.Tile(8, 32, 1, 4, 3, parts=4, early=True)
+    ),
+    "project": operations.project(1536, 1024, 4096),
+    "project early": operations.project(512, 96, 4096, tile=project.Tile(early=True)),
+    "route": operations.route(160, 4096, 6),
+    "route early": operations.route(160, 4096, 6, vocabulary=9, tile=router.Tile(early=True)),
+    "lm_head": operations.lm_head(1280, 4096),
+    "markov": operations.markov(1280, 256, 4096),
+    "markov early": operations.markov(1280, 256, 4096, tile=markov.Tile(early=True)),
+    "pick": operations.pick(12928, temperature=1.0),
+}
 
 
-class Nowhere:
-    """Stands where Triton looks for a driver: it names the target and has no device."""
+class _NoDevice:
+    """As much of a driver as compiling for an H200 needs."""
 
-    def get_current_target(self) -> Any:
-        """The GPU to compile for."""
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget(*TARGET)
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
 
     def get_current_device(self) -> int:
-        """Whatever: nothing is loaded."""
         return 0
 
     def get_current_stream(self, device: int) -> int:
-        """Whatever: nothing is launched."""
-        return device
+        return 0
 
 
-def compile_for_hopper(name: str, arguments: str, options: str, rows: str) -> list[dict[str, Any]]:
-    """The same in a process of its own: registers, stack and shared bytes of every kernel."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, __file__, name, arguments, options, rows]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=250, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+@contextmanager
+def compiled() -> Iterator[list[Any]]:
+    """The kernels that are launched inside, compiled and not run."""
+    found: list[Any] = []
+    run = JITFunction.run
+
+    def only_compile(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        found.append(run(self, *args, grid=grid, warmup=True, **kwargs))
+
+    driver.set_active(_NoDevice())
+    with patch.object(JITFunction, "run", only_compile):
+        yield found
 
 
-def _compile(name: str, arguments: list[Any], options: dict[str, Any], rows: int) -> None:
-    import operations
-    import torch
-    import triton
-
-    if "dtype" in options:
-        options["dtype"] = getattr(torch, options["dtype"])
-    found: dict[int, Any] = {}
-    run = triton.runtime.jit.JITFunction.run
-
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
-        found[id(kernel)] = kernel
-        return kernel
-
-    triton.runtime.driver.set_active(Nowhere())  # type: ignore[arg-type]
-    triton.runtime.jit.JITFunction.run = compile_only  # type: ignore[method-assign]
-    op = getattr(operations, name)(*arguments, **options)
-    op.kernel(**op.inputs(rows, "cpu", seed=0), **op.options)
-    for kernel in found.values():
-        print(json.dumps(_resources(kernel)))
-
-
-def _resources(kernel: Any) -> dict[str, Any]:
-    """Spilled registers lie on the stack."""
-    import triton
-
-    tool = triton.knobs.nvidia.cuobjdump.path
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        Path(file.name).write_bytes(kernel.asm["cubin"])
-        text = subprocess.run(
-            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
-    usage = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
+def facts(kernel: Any) -> dict[str, Any]:
+    """Resources of a compiled kernel and how often each instruction stands in its text."""
+    words = re.findall(r"^\s*[{]?\s*(?:@!?%p\d+ )?([a-z][\w.:]+)[\s;]", kernel.asm["ptx"], re.M)
     return {
-        "kernel": kernel.metadata.name,
-        "registers": usage["REG"],
-        "stack": usage["STACK"] + usage["LOCAL"],
         "shared": kernel.metadata.shared,
+        "early": bool(kernel.metadata.launch_pdl),
+        **_resources(kernel.asm["cubin"]),
+        "instructions": collections.Counter(words),
     }
 
 
+def _resources(cubin: bytes) -> dict[str, int]:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run(
+            [tool, "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    return {
+        name: int(re.search(rf"\b{word}:(\d+)", text)[1])  # type: ignore[index]
+        for name, word in (("registers", "REG"), ("stack", "STACK"), ("local", "LOCAL"))
+    }
+
+
+def report(op: Operation, rows: int) -> dict[str, Any]:
+    """Facts of every kernel that a call on `rows` rows launches, by its name."""
+    with compiled() as found:
+        op.kernel(**op.inputs(rows, "cpu", seed=0), **op.options)
+    return {kernel.metadata.name: facts(kernel) for kernel in found}
+
+
 if __name__ == "__main__":
-    _compile(sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))
+    torch.set_num_threads(1)
+    assert "TRITON_INTERPRET" not in os.environ
+    print(json.dumps({name: report(op, 6) for name, op in REAL.items()}))

@@ -183,7 +183,8 @@ def banked(name: str, codes: Tensor, scale: Tensor) -> Inputs:
     """The tensors of a bank as inputs of their own, and beside them what the oracle reads."""
     from kernels import mxfp4
 
-    bank = mxfp4.pack(codes, scale)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    bank = mxfp4.pack(codes.to(device), scale.to(device))
     return {f"{name}_codes": bank.codes, f"{name}_scales": bank.scales, name: (codes, scale)}
 
 
@@ -435,7 +436,7 @@ def hyper(
         if name != "enter":
             given["output"] = normal(g, rows, d, dtype=dtype)
             if parts:
-                given["output"] = normal(g, rows, parts, d)
+                given["output"] = normal(g, rows, parts, d) * parts**-0.5
             given["post"] = torch.rand(rows, m, generator=g) * 2
             given["comb"] = oracle.sinkhorn(normal(g, rows, m, m), 20, 1e-6)
         given["fn"] = normal(g, lines, m * d) * (m * d) ** -0.5
