@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import checkpoints
@@ -17,11 +18,20 @@ from engine.config import EngineConfig  # noqa: E402
 from engine.device import synthetic  # noqa: E402
 from engine.device.backend import TritonBackend  # noqa: E402
 from engine.device.phases import script  # noqa: E402
+from engine.engine import Engine  # noqa: E402
 from engine.geometry import Geometry  # noqa: E402
 from engine.profile import weight  # noqa: E402
 from engine.profile.phase import tree  # noqa: E402
 from engine.profile.script import OTHER, Launch  # noqa: E402
 from engine.profile.span import Steps  # noqa: E402
+
+
+def test_a_synthetic_model_loads_for_the_triton_backend() -> None:
+    config = EngineConfig(backend="triton", dtype="bfloat16", context=64, draft_width=0)
+    engine = Engine.load(Path("synthetic:tiny-v4"), config)
+    assert isinstance(engine.backend, TritonBackend)
+    assert engine.config.backend == "triton"
+    assert engine.weights.size()["weights_bytes"] > 0
 
 
 @pytest.mark.slow
