@@ -10,12 +10,12 @@ import pytest
 from logs import Event, fingerprint, honest, manifest, sealed
 from records import NOW, World, drive, lever, record
 
-from flywheel import synthetic
+from flywheel import declared, synthetic
 from flywheel.best import Best, fold
 from flywheel.cli import app as cli
 from flywheel.cli.commands import checkpoint_path, first
 from flywheel.doctor.work import check_checkpoint
-from flywheel.errors import LeverError, UsageError
+from flywheel.errors import LedgerError, LeverError, UsageError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
@@ -31,6 +31,7 @@ from flywheel.run.record import RunRecord
 from flywheel.run.refusal import Refusal
 from flywheel.statistics.block import cold_block, hot_block
 from flywheel.statistics.campaign import QUICK
+from flywheel.width.gather import own
 
 MODEL = "synthetic:tiny-v4"
 
@@ -151,6 +152,14 @@ def test_what_a_lever_needs_is_no_part_of_what_it_is() -> None:
     assert lever(needs=("triton",)).identity == lever().identity
 
 
+def test_a_lever_that_is_declared_on_the_box_keeps_what_it_needs(tmp_path: Path) -> None:
+    path = str(tmp_path / "l.db")
+    words = ["levers", "add", "mine", "--set", "tile_down=warps=8", "--claim", "c", "--falsify",
+             "f", "--predicted-gain", "0.01", "--needs", "triton", "--ledger", path]  # fmt: skip
+    assert cli.main(words) == 0
+    assert declared.read(tmp_path / "l.db")[0].needs == ("triton",)
+
+
 def test_an_unknown_need_is_refused() -> None:
     with pytest.raises(LeverError, match="needs 'cuda', not one of torch, triton, drafts"):
         lever(needs=("cuda",))
@@ -240,6 +249,8 @@ def test_every_page_on_random_weights_says_so(tmp_path: Path) -> None:
     assert "tau" not in document.incumbent.text
     assert document.detail is not None
     assert document.detail.tau is None
+    with opened.reading() as connection, pytest.raises(LedgerError, match="nothing about widths"):
+        own(connection)
     with opened.reading() as connection:
         view = views.load(connection)
     assert "| synthetic weights, plain decode: saves" in render(view, [lever()])
