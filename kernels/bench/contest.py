@@ -7,16 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.bench.shape import LINEARS
+from kernels.bench.shape import HIDDEN, INNER, LINEARS, Linear
 
 OURS = "ours"
 LAYER = "layer"
+CHAIN = "experts chain"
+# What others launch apart and our experts' grids hold already.
+SHARED = (Linear("shared w13", 2 * INNER, HIDDEN), Linear("shared w2", HIDDEN, INNER))
 # Operations that are compared, in the order of the table.
 OPERATIONS = (
-    *(linear.name for linear in LINEARS),
+    *(linear.name for linear in (*LINEARS, *SHARED)),
     "experts gate_up",
     "experts down",
-    "experts chain",
+    CHAIN,
     LAYER,
 )
 
@@ -127,6 +130,25 @@ def lines(entries: Iterable[Entry]) -> list[Line]:
     return found
 
 
+def products(found: Sequence[Line], rows: int) -> tuple[float | None, float | None]:
+    """Microseconds of all products of a layer: ours, and the fastest peer of each in a row.
+
+    Ours hold the shared expert in the experts' launches. None where one was not timed.
+    """
+    mine = {x.operation: x for x in found if x.rows == rows}
+    own = [linear.name for linear in LINEARS] + [CHAIN]
+    others = [*own, *(linear.name for linear in SHARED)]
+    ours = [mine[name].ours if name in mine else None for name in own]
+    best = [mine[name].peers[0].us if name in mine and mine[name].peers else None
+            for name in others]  # fmt: skip
+    return _sum(ours), _sum(best)
+
+
+def _sum(times: Sequence[float | None]) -> float | None:
+    known = [us for us in times if us is not None]
+    return sum(known) if len(known) == len(times) else None
+
+
 def table(found: Sequence[Line], missing: Sequence[Missing]) -> str:
     """One table with ratios, then what could not be run."""
     head = f"{'operation':<18}{'rows':>5}{'ours us':>10}{'us':>10}{'x ours':>8}  peer"
@@ -142,5 +164,12 @@ def table(found: Sequence[Line], missing: Sequence[Missing]) -> str:
             note = f"  ({entry.note})" if entry.note else ""
             out.append(f"{start}{entry.us:>10.2f}{times:>8}  {entry.who}{note}")
             start = " " * len(start)
+    for rows in sorted({line.rows for line in found}):
+        own, best = products(found, rows)
+        if own is not None and best is not None:
+            out.append(
+                f"all products of a layer, {rows} rows: ours {own:.1f} us, the fastest peer of "
+                f"each one after another {best:.1f} us, {best / own:.2f} x ours"
+            )
     out += [f"not run: {gap.who}, {gap.what}: {gap.why}" for gap in missing]
     return "\n".join(out)

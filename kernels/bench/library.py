@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from kernels.bench import clock, shape
-from kernels.bench.contest import Entry, Missing
+from kernels.bench.contest import SHARED, Entry, Missing
 
 Calls = list[Callable[[], object]]
 
 
 def entries(rows: int, repeats: int) -> Iterator[Entry | Missing]:
     """BF16 and FP8 products of every dense shape; FP8 wants its input quantised already."""
-    for product in shape.LINEARS:
+    for product in (*shape.LINEARS, *SHARED):
         for name, note, calls in (
             ("torch bf16", "twice the bytes", _bf16),
             ("torch _scaled_mm", "one scale a tensor: not this checkpoint's", _scaled),

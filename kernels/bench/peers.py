@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kernels.bench.__main__ import facts, measure, refusal, rows_of
-from kernels.bench.contest import OPERATIONS, OURS, Entry, Missing, lines, table
+from kernels.bench.contest import OPERATIONS, OURS, Entry, Missing, lines, products, table
 from kernels.bench.external import run
 
 
@@ -54,7 +54,16 @@ def show(
     print(f"{text}\n{table(found, missing)}", file=sys.stderr if as_json else sys.stdout)
     if as_json:
         gaps = [{"who": gap.who, "what": gap.what, "why": gap.why} for gap in missing]
-        body = {"machine": machine, "lines": [x.plain() for x in found], "not_run": gaps}
+        sums = {
+            rows: dict(zip(("ours_us", "best_peers_us"), products(found, rows), strict=True))
+            for rows in sorted({x.rows for x in found})
+        }
+        body = {
+            "machine": machine,
+            "lines": [x.plain() for x in found],
+            "products": sums,
+            "not_run": gaps,
+        }
         print(json.dumps(body, indent=1))
 
 
@@ -63,7 +72,7 @@ def _own(rows: Sequence[int], repeats: int, ceiling: float) -> tuple[list[Entry]
     from kernels.bench import library
 
     entries = [
-        Entry(line.name, line.rows, OURS, line.median_us)
+        Entry(line.name, line.rows, OURS, line.median_us)  # experts with the shared one beside
         for line in measure(rows, repeats, "", ceiling)
         if line.name in OPERATIONS
     ]

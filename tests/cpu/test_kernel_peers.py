@@ -15,7 +15,7 @@ import torch
 
 from engine.bench import layer
 from kernels.bench import library, shape
-from kernels.bench.contest import OURS, Entry, Missing, lines, read, table
+from kernels.bench.contest import OPERATIONS, OURS, Entry, Missing, lines, products, read, table
 from kernels.bench.external import run
 from kernels.bench.peers import _parser, main, show
 
@@ -95,6 +95,18 @@ def test_the_table_says_what_could_not_be_run_and_why() -> None:
     text = table(lines(entries), [Missing("deep", "all", "no wheel for this torch")])
     assert "1.12  humming  (quantised input)" in text
     assert text.splitlines()[-1] == "not run: deep, all: no wheel for this torch"
+
+
+def test_the_products_of_a_layer_are_summed_when_all_of_them_were_timed() -> None:
+    ours = [Entry(name, 1, OURS, 10.0) for name in
+            (*(linear.name for linear in shape.LINEARS), "experts chain")]  # fmt: skip
+    theirs = [Entry(name, 1, "p", 20.0) for name in OPERATIONS[:-1]]
+    found = lines([*ours, *theirs])
+    count = len(shape.LINEARS)
+    assert products(found, 1) == (10.0 * (count + 1), 20.0 * (count + 3))
+    assert f"ours {10.0 * (count + 1):.1f} us" in table(found, [])
+    assert products(lines([*ours[1:], *theirs]), 1)[0] is None
+    assert products(found, 6) == (None, None)
 
 
 # ---------------------------------------------------------------- commands
