@@ -92,10 +92,12 @@ class Engine:
         effective = config.effective(geometry, cores)
         weights: Weights | DeviceWeights
         if effective.backend == "triton":
-            from engine.device import checkpoint as native, requirement
+            from engine.device import requirement
 
             device = requirement.device()
-            requirement.check_memory(geometry, effective, device)
+            from engine.device import checkpoint as native, memory  # Triton, from here on
+
+            memory.check(geometry, effective, device)
             weights = native.load(checkpoint, geometry, device=device, head=head, progress=progress)
         else:
             weights = load_weights(

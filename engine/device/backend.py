@@ -13,8 +13,8 @@ from engine.config import EngineConfig
 from engine.device.draft import DraftHead
 from engine.device.launches import Tally
 from engine.device.layers import Chunk, Layers
+from engine.device.memory import DTYPES
 from engine.device.operations import Operations
-from engine.device.requirement import DTYPES
 from engine.device.seat import Outcome, Seat
 from engine.device.state import State, Store
 from engine.device.tables import Tables
