@@ -96,10 +96,13 @@ class Engine:
         effective = config.effective(geometry, cores)
         weights: Weights | DeviceWeights
         if effective.backend == "triton":
-            from engine.device import checkpoint as native, requirement, synthetic as random
+            from engine.device import requirement
 
             device = requirement.device()
-            requirement.check_memory(geometry, effective, device)
+            # Triton, from here on
+            from engine.device import checkpoint as native, memory, synthetic as random
+
+            memory.check(geometry, effective, device)
             if made_up:
                 weights = random.generate(geometry, device=device, seed=synthetic.SEED)
             else:

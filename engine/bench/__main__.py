@@ -81,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _synthetic(given: argparse.Namespace) -> int:
     """Time a model of random weights; lines as they come, and the whole as JSON if asked for."""
-    from engine.bench import synthetic  # Triton, which other machines may lack
+    from engine.device import requirement
+
+    requirement.device()  # a clear sentence where the imports below would fail
+    from engine.bench import synthetic
 
     config = _config(given.config)[1]
     if given.config is None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.device import requirement, synthetic
+from engine.device import memory, requirement, synthetic
 from engine.device.backend import TritonBackend
 from engine.device.launches import Launches
 from engine.device.state import State
@@ -73,7 +73,7 @@ def run(options: Options, say: Say) -> dict[str, Any]:
     device = requirement.device()
     if device.type != "cuda":
         raise DeviceError("The benchmark of a synthetic model needs a GPU.")
-    requirement.check_memory(geometry, config, device)
+    memory.check(geometry, config, device)
     bench = _Bench(options, geometry, config, device, say)
     with torch.inference_mode():
         return bench.run()

@@ -13,8 +13,8 @@ from engine.config import EngineConfig
 from engine.device.draft import DraftHead
 from engine.device.launches import Tally
 from engine.device.layers import Chunk, Layers
+from engine.device.memory import DTYPES
 from engine.device.operations import Operations
-from engine.device.requirement import DTYPES
 from engine.device.seat import Outcome, Seat
 from engine.device.state import State, Store
 from engine.device.tables import Tables
@@ -26,7 +26,7 @@ from engine.prefix import Memory, Passage
 from engine.sampling import Sampler
 from engine.verify import accepted, offered
 
-_WARM_ROWS, _WARM_START = (1, 5, 16, 96), 1024
+_WARM_ROWS, _WARM_START = (5, 96), 1024
 _NOT_FINITE = "The model produced logits that are not finite; the checkpoint is suspect."
 
 
@@ -106,12 +106,13 @@ class TritonBackend:
         every power of two of the compressed rows that there may be.
         """
         chunk, context = self.config.prefill_chunk, self.config.context
-        for rows in sorted({chunk, *_WARM_ROWS}):
+        for rows in sorted({1, chunk, *_WARM_ROWS}):
             if rows <= min(chunk, context):
                 yield 0, rows
         start = _WARM_START
-        while start + _WARM_ROWS[1] <= context:
-            yield start, _WARM_ROWS[1]
+        while start + chunk <= context:
+            for rows in sorted({min(rows, chunk) for rows in _WARM_ROWS}):
+                yield start, rows
             start *= 2
 
     def seat(self, state: Memory) -> tuple[State, Seat]:

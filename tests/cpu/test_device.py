@@ -9,27 +9,30 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gates
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from engine.backend import Backend
-from engine.config import OF_TORCH, OF_TRITON, EngineConfig
-from engine.device import checkpoint, requirement, synthetic
-from engine.device.backend import TritonBackend
-from engine.device.operations import Operations
-from engine.device.state import State
-from engine.device.weights import Quantised, allocate
-from engine.engine import Engine, rounds
-from engine.errors import CheckpointError, ConfigError, DeviceError, NumericsError
-from engine.geometry import Geometry
-from engine.prefix import PrefixCache
-from engine.sampling import Sampler, Sampling
-from engine.suite import ASSETS
-from engine.tokenizer import Tokenizer
-from kernels.oracle import fp8_linear
-from kernels.oracle.weight import decode_mxfp4
+gates.interpreter()
+
+from engine.backend import Backend  # noqa: E402
+from engine.config import OF_TORCH, OF_TRITON, EngineConfig  # noqa: E402
+from engine.device import checkpoint, memory, requirement, synthetic  # noqa: E402
+from engine.device.backend import TritonBackend  # noqa: E402
+from engine.device.operations import Operations  # noqa: E402
+from engine.device.state import State  # noqa: E402
+from engine.device.weights import Quantised, allocate  # noqa: E402
+from engine.engine import Engine, rounds  # noqa: E402
+from engine.errors import CheckpointError, ConfigError, DeviceError, NumericsError  # noqa: E402
+from engine.geometry import Geometry  # noqa: E402
+from engine.prefix import PrefixCache  # noqa: E402
+from engine.sampling import Sampler, Sampling  # noqa: E402
+from engine.suite import ASSETS  # noqa: E402
+from engine.tokenizer import Tokenizer  # noqa: E402
+from kernels.oracle import fp8_linear  # noqa: E402
+from kernels.oracle.weight import decode_mxfp4  # noqa: E402
 
 TINY = ASSETS / "tiny-v4"
 CHUNK = 32
@@ -243,7 +246,8 @@ def test_another_backend_needs_a_load_of_its_own(small_engine: Engine) -> None:
         small_engine.reconfigure(EngineConfig(backend="triton"))
 
 
-def test_a_machine_without_a_gpu_is_told_so() -> None:
+def test_a_machine_without_a_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
     if torch.cuda.is_available():
         pytest.skip("there is one")
     with pytest.raises(DeviceError, match=r"needs a GPU.*backend 'torch'"):
@@ -263,12 +267,12 @@ def test_what_a_gpu_lacks_is_said() -> None:
 def test_the_memory_that_a_model_needs_is_known_before_it_is_loaded() -> None:
     geometry = synthetic.geometry("k160")
     config = EngineConfig(backend="triton", dtype="bfloat16", context=131072)
-    needed = requirement.needed_bytes(geometry, config.effective(geometry, 1))
+    needed = memory.needed_bytes(geometry, config.effective(geometry, 1))
     weights, places = allocate(geometry, "meta")
     assert len(places) == 45821  # tensors of the real checkpoint
     assert weights.size()["weights_bytes"] < needed < 112 << 30
     with pytest.raises(DeviceError, match=r"needs 10\d\.\d GiB of GPU memory at context 131072"):
-        requirement.check_free(needed, 80 << 30, 80 << 30, 131072)
+        memory.check_free(needed, 80 << 30, 80 << 30, 131072)
 
 
 @pytest.mark.parametrize(
