@@ -18,6 +18,7 @@ from engine.geometry import Geometry, synthetic_name
 from engine.measure.__main__ import main as measure
 from engine.measure.plan import Plan
 from engine.suite import ASSETS, Suite
+from flywheel import synthetic as loop
 from flywheel.run.manifest import Manifest, engine_config
 from flywheel.run.measurement import measurements
 from flywheel.run.parse import parse
@@ -79,6 +80,11 @@ def test_a_model_beyond_the_boxs_memory_is_refused_before_anything_is_made() -> 
 def test_a_synthetic_model_takes_no_draft_head(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no use for a draft head"):
         Engine.load(MODEL, PLAIN, head=tmp_path)
+
+
+def test_the_loop_learns_the_size_of_a_synthetic_model_from_the_engine() -> None:
+    assert loop.weights_bytes("tiny-v4") == 15_565_840
+    assert loop.weights_bytes("k1") == 0
 
 
 def plan_of(width: int, **changes: Any) -> dict[str, Any]:

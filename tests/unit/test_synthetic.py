@@ -229,11 +229,6 @@ def test_the_doctor_knows_a_synthetic_model() -> None:
         check_checkpoint(Path("synthetic:k1"))
 
 
-def test_the_size_of_a_synthetic_model_is_the_engines_own_figure() -> None:
-    assert synthetic.weights_bytes("tiny-v4") == 15_565_840
-    assert synthetic.weights_bytes("k1") == 0
-
-
 # ---------------------------------------------------------------- the report
 
 
