@@ -21,8 +21,9 @@ def traced_steps(run: Callable[[], object], script: Script, steps: int) -> Steps
 
     Raises ProfileError where the tracer saw no kernel, or not as many as the script can share.
     """
-    run()  # nothing may be compiled, allocated or uploaded while the tracer looks
-    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]):
+        run()  # the tracer itself starts late, and nothing may be compiled while it looks
+        torch.cuda.synchronize()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(steps)]
     with profile(activities=[ProfilerActivity.CUDA]) as tracer:
         for first, last in events:
