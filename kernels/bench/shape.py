@@ -10,6 +10,8 @@ EXPERTS = 160
 CHOSEN = 6
 STREAMS = 4
 HEADS, HEAD, ROTARY = 64, 512, 64
+LATENT = 1024  # of the queries
+WINDOW = 128
 
 
 @dataclass(frozen=True, slots=True)

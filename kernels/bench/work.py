@@ -23,8 +23,9 @@ from kernels import (
     rounding,
     router,
 )
-from kernels.bench import shape
+from kernels.bench import ending, rings, shape, state
 from kernels.bench.clock import rotations
+from kernels.workspace import Workspace
 
 _ROUTINGS = 32
 _MANY_ROWS = 4096  # of a prefill's chunk
@@ -48,6 +49,10 @@ def every(rows: int) -> Iterator[Work]:
     yield from _experts(rows)
     yield from _hyper(rows)
     yield from _rows(rows)
+    for name, needed, calls in (*state.every(rows), *ending.every(rows)):
+        yield Work(name, rows, needed, calls)
+    for name, calls in rings.every(rows):
+        yield Work(name, rows, 0.0, calls)
 
 
 # Name, calls for a tile, and the tiles to try.
@@ -58,21 +63,30 @@ def tunable(rows: int) -> Iterator[Tunable]:
     """Everything with a choice of tiles, for a step of `rows` rows; sorted experts for many."""
     for linear in shape.LINEARS:
         tiles = [
-            fp8_linear.Tile(8, columns, splits, warps, stages)
-            for columns, splits, warps, stages in itertools.product(
-                (16, 32, 64, 128), (1, 2, 4, 8), (2, 4, 8), (3, 4, 6)
+            fp8_linear.Tile(8, columns, splits, warps, stages, parts, early)
+            for columns, splits, warps, stages, parts, early in itertools.product(
+                (16, 32, 64),
+                (1, 2, 4, 8),
+                (1, 2, 4, 8),
+                (3, 4, 6, 9),
+                (1, 2, 4, 8),
+                (False, True),
             )
-            if columns <= linear.n // linear.groups and splits <= linear.k // 128
+            if columns <= linear.n // linear.groups
+            and splits * parts <= linear.k // 128
+            and parts in (1, warps)
         ]
+        workspace = Workspace.on("cuda")
         operands = [_linear_operands(linear, rows) for _ in range(rotations(linear.weight_bytes))]
 
         def multiply(
-            tile: fp8_linear.Tile, operands: Any = operands, groups: int = linear.groups
+            tile: fp8_linear.Tile,
+            operands: Any = operands,
+            groups: int = linear.groups,
+            workspace: Workspace = workspace,
         ) -> list[Callable[[], object]]:
-            return [
-                partial(fp8_linear.multiply, x, weight, scale, groups=groups, tile=tile)
-                for x, weight, scale in operands
-            ]
+            given: dict[str, Any] = {"groups": groups, "tile": tile, "workspace": workspace}
+            return [partial(fp8_linear.multiply, *tensors, **given) for tensors in operands]
 
         yield linear.name, multiply, tiles
     yield from _tunable_experts(rows)
@@ -83,6 +97,9 @@ def tunable(rows: int) -> Iterator[Tunable]:
 
     launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16))
     yield "hyper advance", advance, [hyper.Tile(*launch) for launch in launches]
+    yield from state.tunable(rows)
+    yield from ending.tunable(rows)
+    yield from rings.tunable(rows)
 
 
 def _tunable_experts(rows: int) -> Iterator[Tunable]:
@@ -150,9 +167,11 @@ def _linear_operands(linear: shape.Linear, rows: int) -> tuple[Tensor, Tensor, T
 
 
 def _linear(linear: shape.Linear, rows: int) -> Work:
+    workspace = Workspace.on("cuda")
+
     def one() -> Callable[[], object]:
-        x, weight, scale = _linear_operands(linear, rows)
-        return lambda: fp8_linear.multiply(x, weight, scale, groups=linear.groups)
+        operands, groups = _linear_operands(linear, rows), linear.groups
+        return partial(fp8_linear.multiply, *operands, groups=groups, workspace=workspace)
 
     calls = [one() for _ in range(rotations(linear.weight_bytes))]
     return Work(linear.name, rows, linear.weight_bytes, calls)
