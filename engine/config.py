@@ -14,6 +14,7 @@ from engine.errors import ConfigError
 from engine.geometry import Geometry
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "backend": ("torch", "triton"),
     "verify_policy": ("fixed", "margin", "confidence"),
     "cache_format": ("float32", "packed"),
     "moe": ("loop", "fused", "dense"),
@@ -24,7 +25,21 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "verify_rows": ("together", "apart"),
     "numerics": ("exact", "cache", "reference"),
     "dtype": ("float32", "bfloat16"),
+    "graph": ("on", "off"),
 }
+# What only one backend does. Under the other these fields keep their defaults and are no part of
+# the canonical form, where they would tell apart what is the same.
+OF_TORCH = (
+    "row_tile",
+    "verify_rows",
+    "cache_format",
+    "moe",
+    "attention",
+    "hyper",
+    "markov",
+    "compile",
+)
+OF_TRITON = ("graph",)
 RANGES: dict[str, tuple[float, float]] = {
     "draft_width": (0, 8),
     "row_tile": (1, 8),
@@ -57,6 +72,8 @@ class EngineConfig:
     numerics: str = "cache"  # exact | cache | reference roundings
     dtype: str = "float32"  # activations and dequantised weights
     context: int = 0  # longest sequence; 0 takes the checkpoint's
+    backend: str = "torch"  # plain PyTorch on the CPU, or Triton kernels on a GPU
+    graph: str = "on"  # replay each round as a CUDA graph, or launch its kernels one by one
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> EngineConfig:
@@ -77,6 +94,7 @@ class EngineConfig:
 
     def effective(self, geometry: Geometry, cores: int) -> EngineConfig:
         """Defaults resolved against a model and a machine; impossible requests are refused."""
+        self._check_backend()
         if self.draft_width > geometry.dspark_block_size:
             raise ConfigError(
                 f"draft_width {self.draft_width} exceeds the head's trained block of "
@@ -115,14 +133,36 @@ class EngineConfig:
             hyper="loop" if self.compile == "blocks" and self.hyper == "host" else self.hyper,
         )
 
+    def _check_backend(self) -> None:
+        """Refuse what the chosen backend does not do: no field may be without effect."""
+        for name in self._foreign():
+            if getattr(self, name) != _DEFAULTS[name]:
+                other = "torch" if self.backend == "triton" else "triton"
+                raise ConfigError(
+                    f"{name} is a choice of the {other} backend; this configuration asks for "
+                    f"backend {self.backend!r}."
+                )
+        if self.backend == "triton" and self.numerics == "reference":
+            raise ConfigError(
+                "numerics 'reference' rounds activations, which the triton backend does not; "
+                "ask for 'cache' or 'exact', or for backend 'torch'."
+            )
+
+    def _foreign(self) -> tuple[str, ...]:
+        return OF_TORCH if self.backend == "triton" else OF_TRITON
+
     def canonical(self) -> dict[str, Any]:
-        """The fields as plain JSON values, in declaration order."""
-        return dataclasses.asdict(self)
+        """The fields that the backend knows as plain JSON values, in declaration order."""
+        foreign = self._foreign()
+        return {n: v for n, v in dataclasses.asdict(self).items() if n not in foreign}
 
     def fingerprint(self) -> str:
         """sha256 over the canonical JSON: two arms with one fingerprint are one arm."""
         text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(EngineConfig)}
 
 
 def _check(name: str, value: Any) -> None:

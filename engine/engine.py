@@ -6,28 +6,30 @@ only: text, prompts and protocols are other modules' business.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
+from engine.backend import Backend, finite
 from engine.checkpoint import load_weights
 from engine.config import EngineConfig
 from engine.draft import DraftHead
-from engine.errors import ConfigError, ContextOverflow, NumericsError, PromptError
+from engine.errors import ConfigError, ContextOverflow, PromptError
 from engine.geometry import Geometry
 from engine.model import Backbone
 from engine.prefix import Passage, PrefixCache
 from engine.sampling import Sampler, Sampling, TokenLogprob
-from engine.state import State
 from engine.step import Tables
-from engine.verify import accepted, offered
+from engine.torch_backend import TorchBackend
 from engine.weights import Weights
+
+if TYPE_CHECKING:
+    from engine.device.weights import Weights as DeviceWeights
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -61,13 +63,13 @@ class Engine:
     """Weights and the current configuration; generations are independent of each other."""
 
     def __init__(
-        self, geometry: Geometry, weights: Weights, config: EngineConfig, cores: int
+        self, geometry: Geometry, weights: Weights | DeviceWeights, config: EngineConfig, cores: int
     ) -> None:
         self.geometry = geometry
         self.weights = weights
         self.cores = cores
         self._tables: dict[int, Tables] = {}
-        self._ready: dict[str, tuple[Backbone, DraftHead | None]] = {}
+        self._ready: dict[str, Backend] = {}
         self.prefixes: PrefixCache | None = None
         self.reconfigure(config)
 
@@ -80,42 +82,77 @@ class Engine:
         head: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Engine:
-        """Read a checkpoint and maybe a separate head; raises CheckpointError, ConfigError."""
+        """Read a checkpoint and maybe a separate head.
+
+        Raises CheckpointError, ConfigError, and DeviceError where the backend cannot run here.
+        """
         config = config or EngineConfig()
         geometry = Geometry.load(checkpoint)
         cores = available_cores()
-        config.effective(geometry, cores)
-        weights = load_weights(
-            checkpoint, geometry, head=head, dtype=_DTYPES[config.dtype], progress=progress
-        )
+        effective = config.effective(geometry, cores)
+        weights: Weights | DeviceWeights
+        if effective.backend == "triton":
+            from engine.device import checkpoint as native, requirement
+
+            device = requirement.device()
+            requirement.check_memory(geometry, effective, device)
+            weights = native.load(checkpoint, geometry, device=device, head=head, progress=progress)
+        else:
+            weights = load_weights(
+                checkpoint, geometry, head=head, dtype=_DTYPES[config.dtype], progress=progress
+            )
         return cls(geometry, weights, config, cores)
 
     def reconfigure(self, config: EngineConfig) -> None:
-        """Switch to another configuration without loading again; `dtype` is fixed at load."""
+        """Switch to another configuration without loading again.
+
+        `backend` is fixed at load, and so is `dtype` under the torch backend.
+        """
         effective = config.effective(self.geometry, self.cores)
-        if _DTYPES[effective.dtype] != self.weights.embed.dtype:
-            raise ConfigError(
-                f"dtype {effective.dtype} needs a load of its own; this engine holds "
-                f"{str(self.weights.embed.dtype).removeprefix('torch.')} weights."
-            )
+        self._check_weights(effective)
         torch.set_num_threads(effective.threads)
         key = effective.fingerprint()
         if key not in self._ready:
             self._ready[key] = self._prepare(effective)
-        self.backbone, self.drafter = self._ready[key]
-        self.config = self.backbone.config
+        self.backend = self._ready[key]
+        self.config = self.backend.config
         torch.set_num_threads(self.config.threads)
 
-    def _prepare(self, config: EngineConfig) -> tuple[Backbone, DraftHead | None]:
+    def _check_weights(self, config: EngineConfig) -> None:
+        on_host = isinstance(self.weights, Weights)
+        if on_host != (config.backend == "torch"):
+            raise ConfigError(
+                f"backend {config.backend} needs a load of its own; this engine holds the weights "
+                f"of backend {'torch' if on_host else 'triton'}."
+            )
+        if on_host and _DTYPES[config.dtype] != self.weights.embed.dtype:
+            raise ConfigError(
+                f"dtype {config.dtype} needs a load of its own; this engine holds "
+                f"{str(self.weights.embed.dtype).removeprefix('torch.')} weights."
+            )
+
+    def _prepare(self, config: EngineConfig) -> Backend:
+        if not isinstance(self.weights, Weights):
+            from engine.device.backend import TritonBackend
+
+            return TritonBackend(self.geometry, self.weights, config)
         tables = self._tables.get(config.context)
         if tables is None:
             tables = Tables.build(self.geometry, config.context, "cpu")
             self._tables[config.context] = tables
-        backbone = Backbone(self.geometry, self.weights, config, tables)
-        if config.verify_rows == "together" and not rows_are_independent(backbone):
-            apart = replace(config, verify_rows="apart")
-            backbone = Backbone(self.geometry, self.weights, apart, tables)
-        return backbone, DraftHead(backbone) if config.draft_width else None
+        return TorchBackend(self.geometry, self.weights, config, tables)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The torch backend's backbone."""
+        assert isinstance(self.backend, TorchBackend)
+        return self.backend.backbone
+
+    @property
+    def drafter(self) -> DraftHead | None:
+        """The torch backend's draft head."""
+        assert isinstance(self.backend, TorchBackend)
+        return self.backend.drafter
 
     # ---------------------------------------------------------------- generation
 
@@ -123,9 +160,9 @@ class Engine:
         """From now on keep beginnings of prompts, in at most so many bytes."""
         self.prefixes = PrefixCache(budget_bytes)
 
-    def new_state(self) -> State:
-        """An empty state for the current configuration."""
-        return State(self.geometry, self.config)
+    def new_state(self) -> Any:
+        """An empty state for the current configuration, of the backend's own kind."""
+        return self.backend.new_state()
 
     def generate(
         self,
@@ -149,15 +186,15 @@ class Engine:
         self._check_tokens([token for token, _ in sampling.logit_bias], "logit_bias")
         sampler = Sampler(sampling)
         ends = {self.geometry.eos_token_id, *stop_ids}
-        drafter = self.drafter if speculative else None
+        drafting = speculative and self.backend.drafts
         given = list(prompt)
-        prefixes, owner = self.prefixes, (self.config.fingerprint(), drafter is not None)
+        prefixes, owner = self.prefixes, (self.config.fingerprint(), drafting)
         chunk = self.config.prefill_chunk
 
         def passage() -> Passage | None:
             return None if prefixes is None else prefixes.open(owner, given, chunk)
 
-        return _rounds(self.backbone, drafter, given, max_new_tokens, sampler, ends, passage)
+        return _rounds(self.backend, drafting, given, max_new_tokens, sampler, ends, passage)
 
     def _check_prompt(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         if not prompt:
@@ -177,19 +214,19 @@ class Engine:
 
 @torch.inference_mode()
 def _rounds(
-    backbone: Backbone,
-    drafter: DraftHead | None,
+    backend: Backend,
+    drafting: bool,
     prompt: list[int],
     limit: int,
     sampler: Sampler,
     ends: set[int],
     passage: Callable[[], Passage | None],
 ) -> Iterator[Commit]:
-    state = State(backbone.geometry, backbone.config)
+    state = backend.new_state()
     started = time.perf_counter_ns()
     known = passage()
     cached = known.restore(state) if known is not None else 0
-    logits = prefill(backbone, drafter, state, prompt, known)
+    logits = backend.prefill(state, prompt, known, drafting=drafting)
     token = sampler.choose(finite(logits[-1:])[0], state.length)
     done = _finish(token in ends, 1, limit)
     elapsed = time.perf_counter_ns() - started
@@ -197,8 +234,8 @@ def _rounds(
     produced = 1
     while done is None:
         started = time.perf_counter_ns()
-        room = min(limit - produced, backbone.config.context - state.length, state.span())
-        tokens, sure, hits = speculate(backbone, drafter, state, sampler, token, room)
+        room = min(limit - produced, backend.config.context - state.length, state.span())
+        tokens, sure, hits = backend.round(state, sampler, token, room, drafting=drafting)
         stop = next((i + 1 for i, t in enumerate(tokens) if t in ends), None)
         tokens = tokens[: stop or len(tokens)]
         produced += len(tokens)
@@ -207,124 +244,6 @@ def _rounds(
         elapsed = time.perf_counter_ns() - started
         logprobs = sampler.take_logprobs()[: len(tokens)]
         yield Commit(tuple(tokens), done, Round(len(sure), hits, elapsed, sure), logprobs=logprobs)
-
-
-def prefill(
-    backbone: Backbone,
-    drafter: DraftHead | None,
-    state: State,
-    prompt: Sequence[int],
-    passage: Passage | None = None,
-) -> Tensor:
-    """Commit what `state` does not hold of `prompt` yet, in chunks, leaving them in `passage`.
-
-    Returns logits [1, vocab] after the last token.
-    """
-    ids = torch.tensor(prompt[state.length :])
-    logits = None
-    for chunk in ids.split(backbone.config.prefill_chunk):
-        forward = backbone.forward(chunk, state)
-        state.commit(chunk.numel())
-        if drafter is not None:
-            drafter.extend(state, forward.taps[: forward.count])
-        if passage is not None:
-            passage.note(state)
-        if state.length == len(prompt):
-            logits = backbone.logits(forward, last=True)
-    assert logits is not None
-    return logits
-
-
-def speculate(
-    backbone: Backbone,
-    drafter: DraftHead | None,
-    state: State,
-    sampler: Sampler,
-    token: int,
-    room: int,
-) -> tuple[list[int], tuple[float, ...], int]:
-    """One round after `token`: the committed tokens, the confidence of each offered draft, hits.
-
-    At most `room` tokens are verified, so a round never runs past a limit.
-    """
-    drafts: tuple[int, ...] = ()
-    sure: tuple[float, ...] = ()
-    width = min(backbone.config.draft_width, room - 1)
-    if drafter is not None and width > 0:
-        block = drafter.draft(state, token, width, sampler.propose)
-        drafts = block.tokens[: offered(block, backbone.config)]
-        sure = block.confidence[: len(drafts)]
-    if backbone.config.verify_rows == "together":
-        targets, taps = _verify_together(backbone, state, sampler, token, drafts)
-    else:
-        targets, taps = _verify_apart(backbone, state, sampler, token, drafts)
-    if drafter is not None:
-        drafter.extend(state, taps)
-    return targets, sure, len(targets) - 1
-
-
-def _verify_together(
-    backbone: Backbone, state: State, sampler: Sampler, token: int, drafts: Sequence[int]
-) -> tuple[list[int], Tensor]:
-    """Commit the confirmed rows of one forward; the target's tokens and the rows' taps."""
-    position = state.length
-    forward = backbone.forward(torch.tensor([token, *drafts]), state)
-    logits = finite(backbone.logits(forward))
-    targets: list[int] = []
-    for row in logits:
-        targets.append(sampler.choose(row, position + 1 + len(targets)))
-        if accepted(drafts, targets) < len(targets):
-            break
-    state.commit(len(targets))
-    return targets, forward.taps[: len(targets)]
-
-
-def _verify_apart(
-    backbone: Backbone, state: State, sampler: Sampler, token: int, drafts: Sequence[int]
-) -> tuple[list[int], Tensor]:
-    """The same, one forward a row, for machines whose products are not row-independent."""
-    targets: list[int] = []
-    taps: list[Tensor] = []
-    for row in (token, *drafts):
-        if targets and row != targets[-1]:
-            break
-        forward = backbone.forward(torch.tensor([row]), state)
-        state.commit(1)
-        targets.append(sampler.choose(finite(backbone.logits(forward))[0], state.length))
-        taps.append(forward.taps[:1])
-    return targets, torch.cat(taps)
-
-
-def rows_are_independent(backbone: Backbone) -> bool:
-    """Whether this machine's products give a row the same bits alone and among others.
-
-    A lone row is padded to the row tile; the others come in every number that a round may verify.
-    """
-    state = State(backbone.geometry, backbone.config)
-    most = max(backbone.config.row_tile, backbone.config.draft_width + 1)
-    ids = (torch.arange(5 + most) * 37 + 11) % backbone.geometry.vocab_size
-    with torch.inference_mode():
-        backbone.forward(ids[:5], state)
-        state.commit(5)
-        together = []
-        for count in range(2, most + 1):
-            together.append(backbone.logits(backbone.forward(ids[5 : 5 + count], state)))
-            state.rollback()
-        for row in range(most):
-            alone = backbone.logits(backbone.forward(ids[5 + row : 6 + row], state))
-            state.commit(1)
-            if not all(torch.equal(alone[0], t[row]) for t in together if row < t.shape[0]):
-                return False
-    return True
-
-
-def finite(logits: Tensor) -> Tensor:
-    """`logits`, or NumericsError when any is not finite."""
-    if not math.isfinite(logits.sum()):
-        raise NumericsError(
-            "The model produced logits that are not finite; the checkpoint is suspect."
-        )
-    return logits
 
 
 def available_cores() -> int:

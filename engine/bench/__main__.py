@@ -31,6 +31,7 @@ from engine.tokenizer import Tokenizer
 
 PLAIN, SPECULATIVE = "plain", "speculative"
 AGREEMENT_PROMPTS, AGREEMENT_TOKENS = 3, 32
+SYNTHETIC_CHUNK = 2048  # prompt tokens a forward of a model that fills a GPU
 INDEXED_RATIO = 4  # tokens a compressed row, on the layers that select rows
 
 
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     progress = _bar(Console(stderr=True))
     try:
+        if given.synthetic:
+            return _synthetic(given)
         options = _options(given, argv)
         with lease.held("engine.bench"), progress:
             result = run(options, progress)
@@ -68,6 +71,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(result.json(), indent=1))
     else:
         show(result, Console())
+    return 0
+
+
+def _synthetic(given: argparse.Namespace) -> int:
+    """Time a model of random weights; lines as they come, and the whole as JSON if asked for."""
+    from engine.bench import synthetic  # Triton, which other machines may lack
+
+    config = _config(given.config)[1]
+    if given.config is None:
+        config = replace(config, dtype="bfloat16", prefill_chunk=SYNTHETIC_CHUNK)
+    options = synthetic.Options(
+        name=given.synthetic,
+        layers=given.layers,
+        contexts=given.contexts or synthetic.CONTEXTS,
+        prompts=given.lengths or synthetic.PROMPTS,
+        sections=given.sections or synthetic.SECTIONS,
+        repeats=given.repeats or synthetic.REPEATS,
+        config=config,
+    )
+    stream = sys.stderr if given.json else sys.stdout
+    with lease.held("engine.bench"):
+        result = synthetic.run(options, lambda line: print(line, file=stream, flush=True))
+    if given.json:
+        print(json.dumps(result, indent=1))
     return 0
 
 
@@ -246,6 +273,17 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError("must be whole numbers with commas between them")
+    return tuple(int(part) for part in parts)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine.bench", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -257,6 +295,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=_positive, help="tokens an answer (128, quick 32)")
     parser.add_argument("--repeats", type=_positive, help="timings of each prompt (4, quick 2)")
     parser.add_argument("--threads", type=_positive, help="absent: the better of 1 and all cores")
+    parser.add_argument("--synthetic", metavar="NAME", help="time random weights instead: k160")
+    parser.add_argument("--layers", type=_positive, help="of the synthetic model; absent: all")
+    parser.add_argument("--contexts", type=_numbers, help="of the synthetic model, as 0,4096,32768")
+    parser.add_argument("--lengths", type=_numbers, help="prompts to prefill, as 1024,12288")
+    parser.add_argument("--sections", type=_names, help="of the synthetic model, as decode,prefill")
     parser.add_argument("--no-peer", action="store_true", help="leave transformers out")
     return parser
 

@@ -15,7 +15,7 @@ import torch
 
 import engine
 from engine.checkpoint import checkpoint_sha256
-from engine.engine import Commit, Engine, prefill
+from engine.engine import Commit, Engine
 from engine.measure import provenance
 from engine.measure.journal import Journal
 from engine.measure.plan import PROTOCOL, Arm, Plan
@@ -279,35 +279,32 @@ class Program:
     @torch.inference_mode()
     def _verify_ns(self, ids: list[int], repeats: int) -> dict[int, int]:
         """Median time of one verify step after the prompt, for every width in use."""
-        backbone = self._engine.backbone
-        state = self._engine.new_state()
-        prefill(backbone, None, state, ids)
+        backend = self._engine.backend
+        state = backend.new_state()
+        backend.prefill(state, ids, drafting=False)
         medians = {}
         for width in range(1, self._engine.config.draft_width + 2):
-            rows = torch.tensor((ids * width)[:width])
+            rows = (ids * width)[:width]
             times = []
             for _ in range(repeats + 1):
                 started = time.perf_counter_ns()
-                backbone.logits(backbone.forward(rows, state))
+                backend.forward(state, rows, keep=0)
                 times.append(time.perf_counter_ns() - started)
-                state.rollback()
             medians[width] = round(statistics.median(times[1:]))
         return medians
 
     @torch.inference_mode()
     def _doubt(self, ids: list[int], tokens: Sequence[int]) -> tuple[list[float], list[float]]:
         """The target's largest probability and its entropy where it chose each of these tokens."""
-        backbone = self._engine.backbone
-        state = self._engine.new_state()
-        row = prefill(backbone, None, state, ids)[-1]
+        backend = self._engine.backend
+        state = backend.new_state()
+        row = backend.prefill(state, ids, drafting=False)[-1]
         top, entropy = [], []
         for token in tokens:
             chances = row.float().log_softmax(-1)
             top.append(round(chances.max().exp().item(), 6))
             entropy.append(round(-(chances.exp() * chances).sum().item(), 6))
-            forward = backbone.forward(torch.tensor([token]), state)
-            state.commit(1)
-            row = backbone.logits(forward)[-1]
+            row = backend.forward(state, [token], keep=1)[-1]
         return top, entropy
 
     @staticmethod

@@ -130,9 +130,7 @@ def _attention(g: Geometry, prefix: str, ratio: int) -> Iterator[Entry]:
         yield from _compressor(g, indexer + "compressor.", 4, 2 * dim, dim)
 
 
-def _compressor(
-    g: Geometry, prefix: str, ratio: int, width: int, row: int
-) -> Iterator[Entry]:
+def _compressor(g: Geometry, prefix: str, ratio: int, width: int, row: int) -> Iterator[Entry]:
     yield Entry(prefix + "wkv.weight", (width, g.hidden_size), "bf16")
     yield Entry(prefix + "wgate.weight", (width, g.hidden_size), "bf16")
     yield Entry(prefix + "ape", (ratio, width), "f32")
