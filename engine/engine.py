@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine import synthetic
 from engine.backend import Backend, finite
 from engine.checkpoint import load_weights
 from engine.config import EngineConfig
 from engine.draft import DraftHead
 from engine.errors import ConfigError, ContextOverflow, PromptError
-from engine.geometry import Geometry
+from engine.geometry import Geometry, synthetic_name
 from engine.model import Backbone
 from engine.prefix import Passage, PrefixCache
 from engine.sampling import Sampler, Sampling, TokenLogprob
@@ -82,12 +83,15 @@ class Engine:
         head: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Engine:
-        """Read a checkpoint and maybe a separate head.
+        """Read a checkpoint and maybe a separate head, or make a `synthetic:NAME` model.
 
         Raises CheckpointError, ConfigError, and DeviceError where the backend cannot run here.
         """
         config = config or EngineConfig()
         geometry = Geometry.load(checkpoint)
+        made_up = synthetic_name(checkpoint) is not None
+        if made_up and head is not None:
+            raise ConfigError("A synthetic model has no use for a draft head of its own.")
         cores = available_cores()
         effective = config.effective(geometry, cores)
         weights: Weights | DeviceWeights
@@ -95,10 +99,18 @@ class Engine:
             from engine.device import requirement
 
             device = requirement.device()
-            from engine.device import checkpoint as native, memory  # Triton, from here on
+            # Triton, from here on
+            from engine.device import checkpoint as native, memory, synthetic as random
 
             memory.check(geometry, effective, device)
-            weights = native.load(checkpoint, geometry, device=device, head=head, progress=progress)
+            if made_up:
+                weights = random.generate(geometry, device=device, seed=synthetic.SEED)
+            else:
+                weights = native.load(
+                    checkpoint, geometry, device=device, head=head, progress=progress
+                )
+        elif made_up:
+            weights = synthetic.weights(geometry, _DTYPES[config.dtype])
         else:
             weights = load_weights(
                 checkpoint, geometry, head=head, dtype=_DTYPES[config.dtype], progress=progress

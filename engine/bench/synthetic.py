@@ -154,10 +154,9 @@ class _Bench:
         )
 
     def _measure_bandwidth(self) -> None:
-        from kernels.bench.read import read_gb_s
+        from kernels.bench.bandwidth import read_gb_s
 
-        largest = max(tensors(self._weights), key=lambda t: t.nbytes)
-        self._bandwidth = read_gb_s(largest)
+        self._bandwidth = read_gb_s()
         self._result["read_gb_s"] = self._bandwidth
         self._say(f"read bandwidth {self._bandwidth / 1e3:.2f} TB/s")
 

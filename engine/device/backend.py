@@ -48,7 +48,7 @@ class TritonBackend:
         self.layers = Layers(
             geometry,
             weights,
-            operations or Operations.kernels(self.device),
+            operations or self._kernels(),
             Tables.build(geometry, config.context, self.device),
             dtype=self._dtype,
             rounds=config.numerics != "exact",
@@ -57,7 +57,15 @@ class TritonBackend:
         self._free: list[Seat] = []
         self._seats: weakref.WeakKeyDictionary[State, Seat] = weakref.WeakKeyDictionary()
         if self.device.type == "cuda":
-            self._warm_up()
+            from engine.device.tiles import Tiles
+
+            with Tiles(config, geometry).answered():
+                self._warm_up()
+
+    def _kernels(self) -> Operations:
+        from engine.device.tiles import Tiles  # Triton, which oracles do without
+
+        return Operations.kernels(self.device, Tiles(self.config, self.geometry))
 
     @property
     def drafts(self) -> bool:

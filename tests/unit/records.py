@@ -207,7 +207,7 @@ def manifest_of(
     config = engine_config(
         run_id=made.run_id,
         nonce=nonce,
-        checkpoint="/checkpoint",
+        checkpoint=made.header.checkpoint.path,
         head=None,
         suite="/suite.json",
         prompts=where.prompts,
