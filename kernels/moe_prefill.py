@@ -31,8 +31,8 @@ class Tile:
     stages: int
 
 
-GATE_UP = Tile(rows=128, columns=64, step=64, warps=4, stages=3)
-DOWN = Tile(rows=128, columns=128, step=64, warps=4, stages=3)
+GATE_UP = Tile(rows=128, columns=64, step=128, warps=8, stages=3)
+DOWN = Tile(rows=128, columns=128, step=128, warps=8, stages=3)
 
 
 @dataclass(frozen=True, slots=True)
