@@ -121,7 +121,6 @@ def test_a_block_of_random_weights_guards_no_acceptance() -> None:
 # ---------------------------------------------------------------- levers
 
 
-
 def _best(config: Mapping[str, object]) -> Best:
     return Best(dict(config), {})
 
