@@ -15,7 +15,7 @@ from flywheel.lever import Lever, canonical
 FILE = "levers.jsonl"
 _FIELDS = (
     "name", "kind", "change", "claim", "falsify", "predicted_gain", "ceiling", "hot", "family",
-    "metric", "needs",
+    "metric", "slow", "needs", "share",
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from flywheel.cli import (
     readjudicate as cli_readjudicate,
     report as cli_report,
     selftest as cli_selftest,
+    steer as cli_steer,
     width as cli_width,
 )
 from flywheel.cli.terminal import (
@@ -47,6 +48,10 @@ app = typer.Typer(
     help="Makes one box's model decode faster, one measured change at a time.\n\n"
     "flywheel doctor, then flywheel run, then flywheel report, then flywheel serve.",
 )
+cli_levers.app.command("price")(cli_steer.price)
+cli_levers.app.command("defer")(cli_steer.defer)
+cli_levers.app.command("reopen")(cli_steer.reopen)
+cli_levers.app.command("why-next")(cli_steer.why_next)
 app.add_typer(cli_levers.app, name="levers")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_import.app, name="import")

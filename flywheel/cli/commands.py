@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.text import Text
 
-from flywheel import best, declared, doctor, serve, suite, synthetic
+from flywheel import best, declared, doctor, priority, serve, suite, synthetic
 from flywheel.box.clock import SystemClock, Window, count, span_text, utc_text
 from flywheel.box.lease import Lease
 from flywheel.cli import levers as cli_levers
@@ -69,9 +69,12 @@ def run(
         raise UsageError(f"the folder of the ledger, {path.parent}, does not exist.")
     model = checkpoint_path(checkpoint)
     first_config = first(start or [], model)
-    levers = chosen(cli_levers.known(path), only)
-    if quick and not only:
-        levers = tuple(lever for lever in levers if not lever.slow)
+
+    def declared_now() -> tuple[Lever, ...]:
+        levers = chosen(cli_levers.known(path), only)
+        return tuple(lever for lever in levers if only or not (quick and lever.slow))
+
+    levers = declared_now()  # a mistake in them is said at once
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
     settings = QUICK if quick else FULL
@@ -96,8 +99,10 @@ def run(
     began_s = clock.monotonic_s()
     # With --json the page is for nobody, but the lines are still worth having on stderr.
     display = Display(error_console() if json_ else console())
-    session = daemon.run(order, levers, clock=clock, display=display)
+    session = daemon.run(order, declared_now, clock=clock, display=display)
     wall_s, session.cpu_s = clock.monotonic_s() - began_s, time.process_time()
+    with contextlib.suppress(FlywheelError):
+        levers = declared_now()
     document = _document(path, levers)
     # A terminal that is gone by now takes nothing from what the night was worth.
     with forgiven():
@@ -299,7 +304,7 @@ def _document(path: Path, levers: tuple[Lever, ...]) -> Document | None:
         with opened.reading() as connection:
             if views.load(connection).campaign is None:
                 return None
-        return gather.gather(opened, levers)
+        return gather.gather(opened, levers, first=priority.read(path))
     finally:
         opened.close()
 

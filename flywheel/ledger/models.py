@@ -4,6 +4,8 @@
                               variant -> block (the estimate) -> decision -> finding
     block_plan -> screen_plan -> screen: a look before a confirmation, which lends no estimate
     screen_plan -> screen_opening -> run: the load of an earlier screen that this one begins with
+    block_plan -> choice: the terms by which a lever was chosen, and what it was chosen over
+    steering: what a person said of a lever, which may never have been tried
     run -> halt -> resume; takeover stands alone
     foreign_log -> foreign_reading -> foreign_measurement, foreign_verdict (imported history)
 
@@ -32,6 +34,7 @@ from flywheel.ledger import schema
 SCHEMA_VERSION = schema.VERSION
 OUTCOMES = ("ok", "void", "timeout", "killed", "blocked")
 PURPOSES = ("null", "canary", "lever", "anchor")
+STEERING = ("priced", "deferred", "reopened")
 
 FOREIGN_KINDS = ("decode", "guard", "arms")
 
@@ -135,6 +138,32 @@ block_plan = _table(
     Column("created_utc", Text, nullable=False),
     UniqueConstraint("variant_id", "number"),
     _one_of("pattern", ("ABBA", "BAAB")),
+)
+
+choice = _table(
+    "choice",
+    Column("block_id", Text, ForeignKey("block_plan.id"), primary_key=True),
+    Column("value", REAL, nullable=False),
+    _json("terms"),
+    _json("runners_up"),
+    Column("created_utc", Text, nullable=False),
+    *_finite("value"),
+)
+
+steering = _table(
+    "steering",
+    Column("id", Integer, primary_key=True),
+    Column("lever_identity", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("word", Text, nullable=False),
+    Column("ceiling", REAL),
+    Column("why", Text, nullable=False),
+    # The newest decision when it was said, 0 before the first: a later one is news.
+    Column("after_decision", Integer, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    _one_of("word", STEERING),
+    CheckConstraint("(word = 'priced') = (ceiling IS NOT NULL)"),
+    CheckConstraint("ceiling IS NULL OR (ceiling >= 0 AND ceiling < 1)"),
 )
 
 run = _table(

@@ -183,6 +183,34 @@ class VariantRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SteeringRow:
+    """What a person said of a lever: `word` is priced, deferred or reopened.
+
+    `after_decision` is the newest decision when it was said; 0 before the first.
+    """
+
+    number: int
+    lever_identity: str
+    name: str
+    word: str
+    ceiling: float | None
+    why: str
+    after_decision: int
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    """Why the plan chose a lever: its priority's value and terms, and the next best."""
+
+    block_id: str
+    value: float
+    terms: Mapping[str, Any]
+    runners_up: tuple[tuple[str, float], ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class CampaignRow:
     """A declared epoch. `first_config` is the frozen anchor, `start_config` where it began."""
 
@@ -216,6 +244,7 @@ class View:
     findings: tuple[FindingRow, ...] = ()
     rulers: Mapping[int, Ruler] = field(default_factory=dict)
     decisions: tuple[DecisionRow, ...] = ()
+    steering: tuple[SteeringRow, ...] = ()
 
     @property
     def campaign(self) -> CampaignRow | None:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, func, literal_column, select
 
 from flywheel.errors import LedgerError
-from flywheel.ledger import models
+from flywheel.ledger import models, steering
 from flywheel.ledger.rows import (
     BlockRow,
     CampaignRow,
@@ -56,6 +56,7 @@ def load(connection: Connection) -> View:
         rulers={r.id: Ruler.from_dict(json.loads(r.fields))
                 for r in connection.execute(select(models.ruler))},
         decisions=decisions,
+        steering=steering.said(connection),
     )
 
 

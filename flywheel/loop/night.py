@@ -6,7 +6,7 @@ It owns the order of things and every effect between the plan and the ledger.  W
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flywheel import best
@@ -16,11 +16,11 @@ from flywheel.display.panel import STYLES, Display
 from flywheel.errors import FlywheelError, LedgerBusy, LedgerError, Refused
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
-from flywheel.lever import Lever
 from flywheel.loop import bracket, epoch, handover, pace, plan, planned, standing
 from flywheel.loop.course import Course
 from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, write_best
 from flywheel.loop.room import Room
+from flywheel.loop.supply import Declared, Supply
 from flywheel.loop.turn import Turn
 from flywheel.loop.wishes import Wish, Wishes
 from flywheel.run import launch
@@ -34,7 +34,7 @@ class Night:
         self,
         order: Order,
         ledger: Ledger,
-        levers: Sequence[Lever],
+        declared: Declared,
         *,
         clock: Clock,
         display: Display,
@@ -43,7 +43,7 @@ class Night:
     ) -> None:
         self.order = order
         self.ledger = ledger
-        self.levers = tuple(levers)
+        self.supply = Supply(order.ledger, declared, self._warn)
         self.clock = clock
         self.display = display
         self.wishes = wishes
@@ -99,7 +99,8 @@ class Night:
                 return wish
             step = plan.next_step(
                 self._view(),
-                self.levers,
+                self.supply.levers(),
+                first=self.supply.first(),
                 closing=self._closing(),
                 effective=self._effective(),
                 kinds=KINDS,
@@ -241,6 +242,9 @@ class Night:
         self._do(waiting_for, None)
         self.display.show(headline=waiting_for)
         self.display.say(waiting_for, STYLES["void"])
+
+    def _warn(self, sentence: str) -> None:
+        self.display.say(sentence, STYLES["void"])
 
     def _closing(self) -> bool:
         """Whether what is left of the time is just enough to measure the best once more."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from flywheel import best as best_of
@@ -22,22 +22,27 @@ from flywheel.loop.ablation import ablation
 from flywheel.loop.bracket import opened
 from flywheel.loop.eligible import Candidate, Ineligible, admit
 from flywheel.loop.halting import Evidence, alarms
-from flywheel.loop.ranking import ranked
-from flywheel.loop.step import Load, Mate, NextBlock, PricedOut, Step, Stop
+from flywheel.loop.ranking import Ranked, ranked
+from flywheel.loop.step import Choice, Load, Mate, NextBlock, PricedOut, Step, Stop
 from flywheel.statistics.band import Pool, pool
 from flywheel.statistics.decide import detectable
 from flywheel.statistics.history import kind_of, series_of
 from flywheel.statistics.screen import spread_known
 
 __all__ = [
-    "Load", "NextBlock", "PricedOut", "Step", "Stop", "halted", "next_step", "variant_id",
+    "Choice", "Load", "NextBlock", "PricedOut", "Step", "Stop", "halted", "next_step", "variant_id",
 ]
+
+
+# How many of the levers that a choice was made over are recorded with it.
+RUNNERS_UP = 3
 
 
 def next_step(
     view: View,
     levers: Sequence[Lever],
     *,
+    first: Sequence[str] = (),
     closing: bool = False,
     effective: Mapping[str, Mapping[str, Any]] | None = None,
     kinds: Collection[str] = KINDS,
@@ -46,11 +51,11 @@ def next_step(
 ) -> Step:
     """The next thing to do.
 
-    `effective` maps stored requested configurations to what the engine made of them (so that a
-    lever at a default is recognised as being in the incumbent already). `closing` stops new
-    levers and only finishes with the headline measurement. `settled` is the evidence of halts that
-    were resumed. `now_utc` tells how old the last load is; None: it has just ended. Raises
-    LedgerError without a campaign.
+    `first` names the levers that a person wants tried before all others. `effective` maps stored
+    requested configurations to what the engine made of them (so that a lever at a default is
+    recognised as being in the incumbent already). `closing` stops new levers and only finishes
+    with the headline measurement. `settled` is the evidence of halts that were resumed. `now_utc`
+    tells how old the last load is; None: it has just ended. Raises LedgerError without a campaign.
     """
     best = best_of.fold(view)
     campaign = view.campaign
@@ -83,7 +88,7 @@ def next_step(
         # A canary is of the kind of what comes next, and is confirmed without a screen. For one
         # cold lever alone it would cost more than the lever.
         several = sum(not c.lever.hot for c in ready) > 1
-        cold = several and not ranked(view, ready)[0][0].lever.hot
+        cold = several and not ranked(view, ready, first)[0].candidate.lever.hot
         return _open(
             view, campaign, best, null_lever(), "canary", _canary_why(campaign), hot=not cold
         )
@@ -94,7 +99,7 @@ def next_step(
         return _open(view, campaign, best, undo, "lever", f"ablation: {undo.claim}")
     if not ready:
         return Stop(_dry(refused))
-    return _lever_step(view, campaign, best, ready, now_utc)
+    return _lever_step(view, campaign, best, ready, first, now_utc)
 
 
 def halted(
@@ -271,6 +276,7 @@ def _lever_step(
     campaign: CampaignRow,
     best: Best,
     ready: Sequence[Candidate],
+    first: Sequence[str],
     now_utc: str | None,
 ) -> NextBlock | PricedOut:
     for candidate in ready:
@@ -278,11 +284,27 @@ def _lever_step(
             return priced
     # A family that is being screened goes first: the one that passed waits for all of them.
     begun = {v.lever.group for v in view.of_campaign(campaign.id) if v.waiting}
-    order = sorted(ranked(view, ready), key=lambda c: c[0].lever.group not in begun)
-    first, why = order[0]
-    if not first.confirm and (screened := _screen_step(view, campaign, best, order)) is not None:
-        return opened(view, screened, now_utc)
-    return _open(view, campaign, best, first.lever, "lever", why)
+    order = sorted(ranked(view, ready, first), key=lambda one: not (
+        one.candidate.lever.name in first or one.candidate.lever.group in begun
+    ))
+    step = None
+    if not order[0].candidate.confirm:
+        step = _screen_step(view, campaign, best, order)
+    if step is None:
+        step = _open(view, campaign, best, order[0].candidate.lever, "lever", order[0].why)
+    if step.purpose == "lever":
+        step = replace(step, choice=_choice(order))
+    return opened(view, step, now_utc)
+
+
+def _choice(order: Sequence[Ranked]) -> Choice:
+    """The first of the order, and what it was chosen over."""
+    chosen, *others = order
+    return Choice(
+        chosen.priority.value,
+        {**asdict(chosen.priority), "waiting": len(order)},
+        tuple((o.candidate.lever.name, o.priority.value) for o in others[:RUNNERS_UP]),
+    )
 
 
 def _priced(view: View, campaign: CampaignRow, best: Best, lever: Lever) -> PricedOut | None:
@@ -308,7 +330,7 @@ def _screen_step(
     view: View,
     campaign: CampaignRow,
     best: Best,
-    order: Sequence[tuple[Candidate, str]],
+    order: Sequence[Ranked],
 ) -> NextBlock | None:
     """A screen that the first candidate is to go through; None when it goes straight on.
 
@@ -316,8 +338,8 @@ def _screen_step(
     is screened when levers that differ only in a number are to choose among themselves, or when
     more levers wait than there are tests left.
     """
-    (first, why), rest = order[0], [c.lever for c, _ in order[1:] if not c.confirm]
-    lever, mine = first.lever, view.of_campaign(campaign.id)
+    why, rest = order[0].why, [o.candidate.lever for o in order[1:] if not o.candidate.confirm]
+    lever, mine = order[0].candidate.lever, view.of_campaign(campaign.id)
     family = [x for x in rest if x.group == lever.group]
     if lever.hot:
         begun = any(v.waiting and v.lever.group == lever.group for v in mine)

@@ -85,6 +85,11 @@ def plan_block(ledger: Ledger, step: NextBlock, *, now_utc: str) -> None:
             why=step.why,
             created_utc=now_utc,
         )
+        if (choice := step.choice) is not None:
+            writer.append(
+                models.choice, block_id=step.block_id, value=choice.value, terms=choice.terms,
+                runners_up=choice.runners_up, created_utc=now_utc,
+            )
         if step.screen:
             writer.append(
                 models.screen_plan, block_id=step.block_id,

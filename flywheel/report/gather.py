@@ -79,20 +79,25 @@ def gather(
     ledger: Ledger,
     levers: Sequence[Lever],
     *,
+    first: Sequence[str] = (),
     since_utc: str | None = None,
     with_evidence: bool = False,
 ) -> Document:
     """The report on the newest campaign, or on all since a moment, with the plan's next step.
+
+    `first` names the levers that a person wants tried before all others.
 
     Raises LedgerError when the ledger holds no campaign.
     """
     with ledger.reading() as connection:
         found = read(connection, since_utc=since_utc, with_evidence=with_evidence)
     view, standing = found.scope.view, found.standing
-    step = plan.next_step(view, levers, effective=found.effective, settled=found.settled)
+    step = plan.next_step(
+        view, levers, first=first, effective=found.effective, settled=found.settled
+    )
     ready, refused = admit(view, levers, found.best, found.effective, KINDS)
-    queue = [QueueLine(c.lever.name, c.lever.label(), why)
-             for c, why in ranked(view, ready)[:QUEUE_SHOWN]]
+    queue = [QueueLine(one.candidate.lever.name, one.candidate.lever.label(), one.why)
+             for one in ranked(view, ready, first)[:QUEUE_SHOWN]]
     notes = [r.reason for r in refused if "same change" in r.reason or "closed by" in r.reason]
     said = describe(step)
     if standing:

@@ -121,8 +121,8 @@ def test_the_best_gain_per_minute_goes_first(tmp_path: Path) -> None:
     ]
     ready, _ = admit(view, levers, best, {}, KINDS)
     order = ranked(view, ready)
-    assert [c.lever.name for c, _ in order] == ["large", "cold", "small"]
-    assert order[0][1] == "P(win) 0.33 x 4 % / 3 min"
+    assert [one.candidate.lever.name for one in order] == ["large", "cold", "small"]
+    assert order[0].why == "P(win) 0.33 x 4 % / 3 min"
 
 
 def test_a_family_that_loses_falls_back(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_family_that_loses_falls_back(tmp_path: Path) -> None:
         {},
         KINDS,
     )
-    assert [c.lever.name for c, _ in ranked(view, ready)] == ["u", "t"]
+    assert [one.candidate.lever.name for one in ranked(view, ready)] == ["u", "t"]
 
 
 def test_one_change_under_two_names_is_one_lever(tmp_path: Path) -> None:
