@@ -9,8 +9,9 @@ import contextlib
 import os
 import shlex
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -47,6 +48,8 @@ QUICK_BUDGET_S = 14 * 60.0
 QUICK_TIMEOUT_S, FULL_TIMEOUT_S = 600.0, 3600.0
 ENGINE_VARIABLE = "FLYWHEEL_ENGINE"
 SERVER_VARIABLE = "FLYWHEEL_SERVER"
+PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
+PROFILE_COMMAND = (sys.executable, "-m", "engine.profile")
 
 
 def run(
@@ -70,11 +73,12 @@ def run(
     model = checkpoint_path(checkpoint)
     first_config = first(start or [], model)
 
-    def declared_now() -> tuple[Lever, ...]:
-        levers = chosen(cli_levers.known(path), only)
+    def all_now(proposed: Sequence[Lever]) -> tuple[Lever, ...]:
+        levers = chosen(cli_levers.with_declared(path, proposed), only)
         return tuple(lever for lever in levers if only or not (quick and lever.slow))
 
-    levers = declared_now()  # a mistake in them is said at once
+    # A mistake in what is declared is said at once.
+    levers = chosen(cli_levers.known(path), only)
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
     settings = QUICK if quick else FULL
@@ -92,6 +96,8 @@ def run(
         window=hours,
         timeout_s=QUICK_TIMEOUT_S if quick else FULL_TIMEOUT_S,
         command=command_from(ENGINE_VARIABLE, launch.ENGINE_COMMAND),
+        # A night of a few levers, by name, looks for no others.
+        profile=() if only else command_from(PROFILE_VARIABLE, PROFILE_COMMAND),
         new_campaign=new_campaign,
         first_config=first_config,
     )
@@ -99,10 +105,10 @@ def run(
     began_s = clock.monotonic_s()
     # With --json the page is for nobody, but the lines are still worth having on stderr.
     display = Display(error_console() if json_ else console())
-    session = daemon.run(order, declared_now, clock=clock, display=display)
+    session = daemon.run(order, all_now, clock=clock, display=display)
     wall_s, session.cpu_s = clock.monotonic_s() - began_s, time.process_time()
     with contextlib.suppress(FlywheelError):
-        levers = declared_now()
+        levers = chosen(cli_levers.known(path), only)
     document = _document(path, levers)
     # A terminal that is gone by now takes nothing from what the night was worth.
     with forgiven():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,8 +38,29 @@ app = typer.Typer(
 
 
 def known(ledger: Path) -> tuple[Lever, ...]:
-    """Every declared lever: the repository's, then this box's own."""
-    return (*experiments.discover(), *declared.read(ledger))
+    """Every lever: the repository's, this box's own, then those that came by themselves."""
+    return with_declared(ledger, _proposed(ledger))
+
+
+def with_declared(ledger: Path, proposed: Sequence[Lever]) -> tuple[Lever, ...]:
+    """Every declared lever, and those proposed ones that nobody has declared since."""
+    found = (*experiments.discover(), *declared.read(ledger))
+    taken = {lever.identity for lever in found} | {lever.name for lever in found}
+    return (*found, *(x for x in proposed if not taken & {x.identity, x.name}))
+
+
+def _proposed(ledger: Path) -> tuple[Lever, ...]:
+    """The levers that profiles led to."""
+    from flywheel.ledger import phases
+
+    if not ledger.exists():
+        return ()
+    opened = open_ledger(ledger)
+    try:
+        with opened.reading() as connection:
+            return tuple(row.lever for row in phases.proposals(connection))
+    finally:
+        opened.close()
 
 
 def named(ledger: Path, name: str) -> Lever:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -24,6 +24,9 @@ from flywheel.cli.terminal import (
     who,
 )
 from flywheel.errors import UsageError
+
+if TYPE_CHECKING:
+    from flywheel.loop.ranking import Ranked
 
 NameArgument = Annotated[str, typer.Argument(help="The lever's name.")]
 WhyOption = Annotated[str, typer.Option("--why", help="The reason; recorded in the ledger.")]
@@ -127,27 +130,34 @@ def why_next(
             effective, settled = views.effective_configs(connection), halts.known(connection)
     finally:
         opened.close()
-    found, known, first = best.fold(view), levers.known(path), priority.read(path)
+    known, first = levers.known(path), priority.read(path)
     step = plan.next_step(
-        view, known, first=first, effective=effective, kinds=KINDS, settled=settled
+        view, known, first=first, profiles=True, effective=effective, kinds=KINDS, settled=settled
     )
-    ready, _ = admit(view, known, found, effective, KINDS)
-    queue = [
-        {
-            "name": one.candidate.lever.name,
-            "label": one.candidate.lever.label(),
-            "gain_per_hour": one.priority.value * 60,
-            "why": one.why,
-            **asdict(one.priority),
-        }
-        for one in ranked(view, ready, first)[:top]
-    ]
+    ready, _ = admit(view, known, best.fold(view), effective, KINDS)
+    queue = [_queued(one) for one in ranked(view, ready, first)[:top]]
+    phase = view.phases[-1] if view.phases else None
     if json_:
-        emit({"next": describe(step), "waiting": len(ready), "first": list(first),
-              "queue": queue})  # fmt: skip
-    else:
-        _print_queue(describe(step), queue, len(ready))
+        emit({
+            "next": describe(step), "phase": None if phase is None else asdict(phase),
+            "waiting": len(ready), "first": list(first), "queue": queue,
+        })  # fmt: skip
+        return 0
+    if phase is not None:
+        console().print(Text(f"phase {phase.phase}, since {phase.created_utc}: {phase.why}"))
+    _print_queue(describe(step), queue, len(ready))
     return 0
+
+
+def _queued(one: Ranked) -> dict[str, Any]:
+    """A lever that waits, as JSON: its name, the line that explains it, and the line's terms."""
+    return {
+        "name": one.candidate.lever.name,
+        "label": one.candidate.lever.label(),
+        "gain_per_hour": one.priority.value * 60,
+        "why": one.why,
+        **asdict(one.priority),
+    }
 
 
 def _print_queue(next_: str, queue: list[dict[str, Any]], waiting: int) -> None:

@@ -6,6 +6,7 @@
     screen_plan -> screen_opening -> run: the load of an earlier screen that this one begins with
     block_plan -> choice: the terms by which a lever was chosen, and what it was chosen over
     steering: what a person said of a lever, which may never have been tried
+    campaign -> phase -> profile; proposal: a lever that nobody declared, and where it comes from
     run -> halt -> resume; takeover stands alone
     foreign_log -> foreign_reading -> foreign_measurement, foreign_verdict (imported history)
 
@@ -35,6 +36,7 @@ SCHEMA_VERSION = schema.VERSION
 OUTCOMES = ("ok", "void", "timeout", "killed", "blocked")
 PURPOSES = ("null", "canary", "lever", "anchor")
 STEERING = ("priced", "deferred", "reopened")
+PHASES = ("exploit", "exhaust", "propose", "done")
 
 FOREIGN_KINDS = ("decode", "guard", "arms")
 
@@ -342,6 +344,43 @@ finding = _table(
     Column("decision_id", Integer, ForeignKey("decision.id")),
     Column("sentence", Text, nullable=False),
     _json("evidence"),
+    Column("created_utc", Text, nullable=False),
+)
+
+phase = _table(
+    "phase",
+    Column("id", Integer, primary_key=True),
+    Column("campaign_id", Integer, ForeignKey("campaign.id"), nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    # The newest decision at the change, 0 before the first: only later ones count in this phase.
+    Column("after_decision", Integer, nullable=False),
+    Column("finding", Integer, ForeignKey("finding.number"), nullable=False),
+    Column("created_utc", Text, nullable=False),
+    _one_of("phase", PHASES),
+)
+
+profile = _table(
+    "profile",
+    Column("id", Integer, primary_key=True),
+    Column("phase_id", Integer, ForeignKey("phase.id"), nullable=False),
+    _json("config"),
+    Column("top", Text, nullable=False),
+    Column("levers", Integer, nullable=False),
+    Column("failure", Text, nullable=False),
+    _json("document"),
+    Column("created_utc", Text, nullable=False),
+    CheckConstraint("(failure = '') = (top <> '')"),
+    CheckConstraint("levers >= 0"),
+)
+
+proposal = _table(
+    "proposal",
+    Column("lever_identity", Text, primary_key=True),
+    _json("lever"),
+    Column("origin", Text, nullable=False),
+    Column("because", Text, nullable=False),
+    Column("profile_id", Integer, ForeignKey("profile.id")),
     Column("created_utc", Text, nullable=False),
 )
 

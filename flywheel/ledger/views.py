@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, func, literal_column, select
 
 from flywheel.errors import LedgerError
-from flywheel.ledger import models, steering
+from flywheel.ledger import models, phases, steering
 from flywheel.ledger.rows import (
     BlockRow,
     CampaignRow,
@@ -57,6 +57,9 @@ def load(connection: Connection) -> View:
                 for r in connection.execute(select(models.ruler))},
         decisions=decisions,
         steering=steering.said(connection),
+        phases=phases.entered(connection),
+        profiles=phases.profiles(connection),
+        proposals=phases.proposals(connection),
     )
 
 

@@ -9,15 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from experiments.knobs import KNOBS
 from flywheel import best
 from flywheel.box.clock import Clock, count, span_text, utc_text
 from flywheel.display import narrate
 from flywheel.display.panel import STYLES, Display
 from flywheel.errors import FlywheelError, LedgerBusy, LedgerError, Refused
-from flywheel.ledger import views
+from flywheel.ledger import phases, views
 from flywheel.ledger.store import Ledger
-from flywheel.loop import bracket, epoch, handover, pace, plan, planned, standing
+from flywheel.lever import Lever
+from flywheel.loop import (
+    bracket,
+    epoch,
+    handover,
+    pace,
+    plan,
+    planned,
+    standing,
+)
 from flywheel.loop.course import Course
+from flywheel.loop.exhaust import exhaust
 from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, write_best
 from flywheel.loop.room import Room
 from flywheel.loop.supply import Declared, Supply
@@ -99,9 +110,10 @@ class Night:
                 return wish
             step = plan.next_step(
                 self._view(),
-                self.supply.levers(),
+                self._levers(),
                 first=self.supply.first(),
                 closing=self._closing(),
+                profiles=bool(self.order.profile),
                 effective=self._effective(),
                 kinds=KINDS,
                 settled=standing.settled(self.ledger),
@@ -115,8 +127,32 @@ class Night:
                 planned.price_out(self.ledger, step, now_utc=self._now())
                 self.display.say(f"{step.lever.label()}: {step.why}", STYLES["rejected"])
                 continue
-            if (wish := self._block(step)) is not None:
-                return wish
+            if isinstance(step, plan.PhaseChange):
+                said = phases.enter(
+                    self.ledger, step.phase, step.why, step.decisions, now_utc=self._now()
+                )
+                self.display.say(said)
+                continue
+            found = self._profile(step) if isinstance(step, plan.TakeProfile) else self._block(step)
+            if found is not None:
+                return found
+
+    # -- what else there is to try --------------------------------------------------------
+
+    def _levers(self) -> tuple[Lever, ...]:
+        return self.supply.levers([row.lever for row in self._view().proposals])
+
+    def _profile(self, step: plan.TakeProfile) -> Wish | None:
+        """Profile the incumbent, and record the levers that this leads to."""
+        if (wish := self.wishes.heard() or self.turn.wait("", 1) or self.room.wait()) is not None:
+            return wish
+        self._do("a profile of the incumbent", None)
+        lease, tried = self.course.lease, [v.lever for v in self._view().variants]
+        return exhaust(
+            self.order, self.ledger, step, KNOBS, [*self._levers(), *tried],
+            lease_fds=lease.fds if lease else (), wishes=self.wishes, clock=self.clock,
+            say=self.display.say,
+        )
 
     # -- one block -------------------------------------------------------------------------
 

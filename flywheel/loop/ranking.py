@@ -48,7 +48,7 @@ def ranked(view: View, ready: Sequence[Candidate], first: Sequence[str] = ()) ->
 
 def decided(view: View) -> tuple[Past, ...]:
     """What a forecast may learn from: every lever that was tried to an ending."""
-    return tuple(_past(v) for v in view.variants if _tried(v))
+    return tuple(_past(v) for v in view.variants if tried(v))
 
 
 def load_minutes(view: View) -> float | None:
@@ -57,7 +57,8 @@ def load_minutes(view: View) -> float | None:
     return median(walls) / 60 if walls else None
 
 
-def _tried(variant: VariantRow) -> bool:
+def tried(variant: VariantRow) -> bool:
+    """Whether a lever was decided by what it is worth."""
     made = variant.decision
     return (
         variant.purpose == "lever"

@@ -1,4 +1,4 @@
-"""What the plan can ask for: a block to run, a lever to close unbuilt, or a stop. Pure data."""
+"""What the plan can ask for: a block, a lever to close unbuilt, a profile, a stop. Pure data."""
 
 from __future__ import annotations
 
@@ -122,4 +122,22 @@ class Stop:
     halt: bool = False
 
 
-Step = NextBlock | PricedOut | Stop
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """The campaign enters a phase: why, and the decisions that this stands on."""
+
+    phase: str
+    why: str
+    decisions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TakeProfile:
+    """The incumbent is to be profiled, at a step of so many rows."""
+
+    config: Mapping[str, Any]
+    rows: int
+    why: str
+
+
+Step = NextBlock | PricedOut | PhaseChange | TakeProfile | Stop

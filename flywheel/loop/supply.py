@@ -9,13 +9,15 @@ from flywheel import priority
 from flywheel.errors import FlywheelError, LeverError
 from flywheel.lever import Lever
 
-Declared = Callable[[], Sequence[Lever]]
+# Given the levers that nobody declared, all that may be tried.
+Declared = Callable[[Sequence[Lever]], Sequence[Lever]]
 
 
 class Supply:
     """Reads both anew whenever it is asked. What cannot be read is said once, and stays as it was.
 
-    `declared` reads the levers, `say` is told what is wrong with a file.
+    `declared` reads the levers and adds those that came by themselves; `say` is told what is wrong
+    with a file.
     """
 
     def __init__(self, ledger: Path, declared: Declared, say: Callable[[str], None]) -> None:
@@ -26,10 +28,10 @@ class Supply:
         self._first: tuple[str, ...] = ()
         self._told: set[str] = set()
 
-    def levers(self) -> tuple[Lever, ...]:
-        """Every declared lever."""
+    def levers(self, proposed: Sequence[Lever] = ()) -> tuple[Lever, ...]:
+        """Every lever that may be tried; `proposed` are the ledger's, which nobody declared."""
         try:
-            self._levers = tuple(self._declared())
+            self._levers = tuple(self._declared(proposed))
         except FlywheelError as error:
             self._complain(str(error))
         return self._levers

@@ -93,7 +93,7 @@ def gather(
         found = read(connection, since_utc=since_utc, with_evidence=with_evidence)
     view, standing = found.scope.view, found.standing
     step = plan.next_step(
-        view, levers, first=first, effective=found.effective, settled=found.settled
+        view, levers, first=first, profiles=True, effective=found.effective, settled=found.settled
     )
     ready, refused = admit(view, levers, found.best, found.effective, KINDS)
     queue = [QueueLine(one.candidate.lever.name, one.candidate.lever.label(), one.why)
@@ -144,6 +144,10 @@ def describe(step: plan.Step) -> str:
         return f"{'HALTED: ' if step.halt else 'nothing: '}{step.reason}"
     if isinstance(step, plan.PricedOut):
         return f"{step.lever.label()}: {step.why}"
+    if isinstance(step, plan.PhaseChange):
+        return f"{step.phase}: {step.why}"
+    if isinstance(step, plan.TakeProfile):
+        return f"a profile: {step.why}"
     name = step.lever.label() if step.purpose == "lever" else step.purpose
     return f"{name}: {step.why}"
 

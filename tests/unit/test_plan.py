@@ -12,7 +12,7 @@ from flywheel import best as best_of
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.views import View
-from flywheel.lever import KINDS, Lever
+from flywheel.lever import KINDS, Lever, null_lever
 from flywheel.loop import judge, plan, planned
 from flywheel.loop.eligible import admit
 from flywheel.loop.ranking import ranked
@@ -162,7 +162,7 @@ def test_what_the_incumbent_has_is_skipped(tmp_path: Path) -> None:
         lever("asked", {"moe": "loop"}),
         lever("default", {"draft_width": 3}),
         lever("new", {"draft_width": 4}),
-        plan.null_lever(),
+        null_lever(),
         lever("head", {"head": "h1"}, kind="head"),
     ]
     ready, refused = admit(view, levers, best_of.fold(view), effective, ("config",))

@@ -134,7 +134,7 @@ def test_the_priority_file_is_names_and_remarks(tmp_path: Path) -> None:
 
 def test_files_are_read_anew_and_a_broken_one_is_said_once(tmp_path: Path) -> None:
     ledger, said = tmp_path / "ledger.db", []
-    supply = Supply(ledger, lambda: declared.read(ledger), said.append)
+    supply = Supply(ledger, lambda proposed: (*declared.read(ledger), *proposed), said.append)
     assert supply.levers() == ()
     declared.add(ledger, lever("one", {"x": 1}), ())
     assert [one.name for one in supply.levers()] == ["one"]
