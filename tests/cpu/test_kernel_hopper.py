@@ -14,7 +14,10 @@ import pytest
 pytest.importorskip("triton", reason="TRITON MISSING: NO KERNEL IS COMPILED HERE")
 
 ROOT = Path(__file__).parents[2]
-STREAMING = ("fp8_linear", "fp8_linear apart", "project", "project early", "route", "lm_head")
+EXPERTS = ("gate_up", "down", "sorted gate_up", "sorted down")
+STREAMING = (
+    "fp8_linear", "fp8_linear apart", "project", "project early", "route", "lm_head", *EXPERTS[:2],
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,15 @@ def test_weights_come_in_copies_of_16_bytes(found: dict[str, dict[str, Any]]) ->
 def test_products_run_on_tensor_cores(found: dict[str, dict[str, Any]]) -> None:
     for name in STREAMING:
         assert any("mma" in word and "bf16" in word for word in found[name]["instructions"]), name
+
+
+def test_the_weights_of_experts_are_operands_where_they_are_decoded(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    assert {name: found[name]["staged"] for name in EXPERTS} == dict.fromkeys(EXPERTS, 0)
+    for name in EXPERTS:
+        wide = any("wgmma" in word for word in found[name]["instructions"])
+        assert wide == name.startswith("sorted"), name
 
 
 def test_a_split_sum_is_announced_once_and_read_past_the_first_cache(
