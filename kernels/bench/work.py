@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -95,7 +95,7 @@ def tunable(rows: int) -> Iterator[Tunable]:
     def advance(tile: hyper.Tile) -> list[Callable[[], object]]:
         return [partial(_advance, given, tile) for given in writes]
 
-    launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16))
+    launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16), (False, True))
     yield "hyper advance", advance, [hyper.Tile(*launch) for launch in launches]
     yield from state.tunable(rows)
     yield from ending.tunable(rows)
@@ -110,6 +110,8 @@ def _tunable_experts(rows: int) -> Iterator[Tunable]:
         )
         if columns // shared >= 16 and step * stages <= 1536
     ]
+    early = [replace(tile, early=True) for tile in (moe.GATE_UP, moe.DOWN)]
+    tiles += [moe.GATE_UP, moe.DOWN, *early]
     draws = list(_draws(rows))
     yield (
         "experts gate_up",

@@ -8,6 +8,7 @@ memory and instructions.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from kernels import fp8_linear, markov, moe_prefill, project, router
+from kernels import fp8_linear, markov, moe, moe_prefill, project, router
 
 REAL = {
     "fp8_linear": operations.fp8_linear(4096, 4096),
@@ -36,6 +37,10 @@ REAL = {
     ),
     "gate_up": operations.gate_up(2, 1024, 512, 2),
     "down": operations.down(2, 1024, 512, 2),
+    "gate_up early": operations.gate_up(
+        2, 1024, 512, 2, tile=dataclasses.replace(moe.GATE_UP, early=True)
+    ),
+    "down early": operations.down(2, 1024, 512, 2, tile=dataclasses.replace(moe.DOWN, early=True)),
     "sorted gate_up": operations.gate_up(2, 1024, 512, 2, kernel=moe_prefill.gate_up),
     "sorted down": operations.down(2, 1024, 512, 2, kernel=moe_prefill.down),
     "project": operations.project(1536, 1024, 4096),
