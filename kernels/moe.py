@@ -172,8 +172,10 @@ def _routes(slots: int) -> int:
 
 
 def whole(outputs: int, channels: int, columns: int, step: int) -> bool:
-    """Whether tiles of `columns` outputs and `step` channels need no masks."""
-    return outputs % columns == 0 and channels % step == 0 and channels % fp8_linear.BLOCK == 0
+    """Whether tiles of `columns` outputs and `step` channels need no masks and few FP8 scales."""
+    block = fp8_linear.BLOCK
+    fits = outputs % columns == 0 and channels % step == 0 and channels % block == 0
+    return fits and columns <= block
 
 
 @triton.jit
