@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -98,7 +98,7 @@ def _linears(rows: int) -> Iterator[Tunable]:
                 partial(fp8_linear.multiply, *tensors, **given, tile=tile) for tensors in operands
             ]
 
-        likely = [fp8_linear.decode_tile(linear.n, linear.k)]
+        likely = _with_early(fp8_linear.decode_tile(linear.n, linear.k))
         yield Tunable(linear.name, linear.weight_bytes, likely, tiles, prepare)
 
 
@@ -106,7 +106,7 @@ def _step_experts(rows: int) -> Iterator[Tunable]:
     tiles = [
         moe.Tile(columns, step, shared, warps, stages)
         for columns, step, shared, warps, stages in itertools.product(
-            (16, 32, 64), (128, 256, 512), (1, 2, 4), (1, 2, 4), (3, 4, 6)
+            (16, 32, 64), (128, 256, 512), (1, 2, 4), (1, 2, 4), (2, 3, 4, 6)
         )
         if columns // shared >= 16 and step * stages <= 1536
     ]
@@ -122,10 +122,14 @@ def _step_experts(rows: int) -> Iterator[Tunable]:
     visited = shape.expected_experts(rows)
     needed = visited * shape.GATE_UP_BYTES + shape.SHARED_GATE_UP_BYTES
     fitting = [tile for tile in tiles if tile.warps * 16 <= 2 * tile.columns]
-    yield Tunable("experts gate_up", needed, [moe.GATE_UP], fitting, gate_up)
+    yield Tunable("experts gate_up", needed, _with_early(moe.GATE_UP), fitting, gate_up)
     needed = visited * shape.DOWN_BYTES + shape.SHARED_DOWN_BYTES
     fitting = [tile for tile in tiles if tile.warps * 16 <= tile.columns]
-    yield Tunable("experts down", needed, [moe.DOWN], fitting, down)
+    yield Tunable("experts down", needed, _with_early(moe.DOWN), fitting, down)
+
+
+def _with_early(tile: Any) -> list[Any]:
+    return [tile, replace(tile, early=True)]
 
 
 def _chains(rows: int) -> Calls:
@@ -158,9 +162,9 @@ def _advances(rows: int, parts: int) -> Tunable:
         writes = [_hyper_operands(rows, parts) for _ in range(rotations(needed, most=most))]
         return lambda tile: [partial(_advance, given, tile) for given in writes]
 
-    launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16))
+    launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (2, 4, 8, 16), (False, True))
     tiles = [hyper.Tile(*launch) for launch in launches]
-    return Tunable("hyper advance, parts", needed, [hyper.TILE], tiles, prepare)
+    return Tunable("hyper advance, parts", needed, _with_early(hyper.TILE), tiles, prepare)
 
 
 def _bf16(*size: int) -> Tensor:

@@ -14,7 +14,10 @@ import pytest
 pytest.importorskip("triton", reason="TRITON MISSING: NO KERNEL IS COMPILED HERE")
 
 ROOT = Path(__file__).parents[2]
-STREAMING = ("fp8_linear", "fp8_linear apart", "project", "project early", "route", "lm_head")
+EXPERTS = ("gate_up", "down", "sorted gate_up", "sorted down")
+STREAMING = (
+    "fp8_linear", "fp8_linear apart", "project", "project early", "route", "lm_head", *EXPERTS[:2],
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +53,15 @@ def test_products_run_on_tensor_cores(found: dict[str, dict[str, Any]]) -> None:
         assert any("mma" in word and "bf16" in word for word in found[name]["instructions"]), name
 
 
+def test_the_weights_of_experts_are_operands_where_they_are_decoded(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    assert {name: found[name]["staged"] for name in EXPERTS} == dict.fromkeys(EXPERTS, 0)
+    for name in EXPERTS:
+        wide = any("wgmma" in word for word in found[name]["instructions"])
+        assert wide == name.startswith("sorted"), name
+
+
 def test_programs_meet_in_order_and_read_past_the_first_cache(
     found: dict[str, dict[str, Any]],
 ) -> None:
@@ -64,6 +76,8 @@ def test_kernels_that_begin_early_ask_for_weights_and_then_wait(
     found: dict[str, dict[str, Any]],
 ) -> None:
     early = {name for name, kernel in found.items() if kernel["early"]}
-    assert early == {"fp8_linear apart", "project early", "route early", "markov early"}
+    assert early == {"fp8_linear apart"} | {
+        f"{name} early" for name in ("gate_up", "down", "project", "route", "markov")
+    }
     for word in ("griddepcontrol.wait", "cp.async.bulk.prefetch.L2.global"):
         assert {name for name, kernel in found.items() if word in kernel["instructions"]} == early

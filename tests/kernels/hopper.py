@@ -8,6 +8,7 @@ memory and instructions.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
 import re
@@ -27,13 +28,21 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from kernels import fp8_linear, markov, project, router
+from kernels import fp8_linear, markov, moe, moe_prefill, project, router
 
 REAL = {
     "fp8_linear": operations.fp8_linear(4096, 4096),
     "fp8_linear apart": operations.fp8_linear(
         4096, 4096, tile=fp8_linear.Tile(8, 32, 1, 4, 3, parts=4, early=True)
     ),
+    "gate_up": operations.gate_up(2, 1024, 512, 2),
+    "down": operations.down(2, 1024, 512, 2),
+    "gate_up early": operations.gate_up(
+        2, 1024, 512, 2, tile=dataclasses.replace(moe.GATE_UP, early=True)
+    ),
+    "down early": operations.down(2, 1024, 512, 2, tile=dataclasses.replace(moe.DOWN, early=True)),
+    "sorted gate_up": operations.gate_up(2, 1024, 512, 2, kernel=moe_prefill.gate_up),
+    "sorted down": operations.down(2, 1024, 512, 2, kernel=moe_prefill.down),
     "project": operations.project(1536, 1024, 4096),
     "project early": operations.project(512, 96, 4096, tile=project.Tile(early=True)),
     "route": operations.route(160, 4096, 6),
@@ -80,6 +89,8 @@ def facts(kernel: Any) -> dict[str, Any]:
         "early": bool(kernel.metadata.launch_pdl),
         **_resources(kernel.asm["cubin"]),
         "instructions": collections.Counter(words),
+        # Registers put into shared memory so that other lanes may read them as operands.
+        "staged": len(re.findall(r"ttg\.local_alloc %", kernel.asm["ttgir"])),
     }
 
 
