@@ -32,10 +32,11 @@ class Tile:
     """The launch; `tokens`, a power of two, are read at once."""
 
     tokens: int = 32
-    turns: int = 4  # of a program, one after the other
+    turns: int = 8  # of a program, one after the other
     warps: int = 4
-    stages: int = 3
-    early: bool = False  # fetch `w2` before the launch before has ended
+    stages: int = 4
+    fetch: int = 2  # turns whose weights are asked for before the token is known
+    early: bool = False  # and before the launch before has ended
 
 
 TILE = Tile()
@@ -71,13 +72,14 @@ def step(
     programs = triton.cdiv(v, tile.tokens * tile.turns)
     meet = best.Meeting.of(programs, 1)
     met = room(workspace, base.device, 2 * meet.words, meet.arrivals)
-    early = tile.early and ahead.possible(w2)
+    fetch = min(tile.fetch, tile.turns) if ahead.possible(w2) else 0
     _step[(programs + 1,)](
         base, previous, hidden, w1, w2, confidence, moved, token, margin, sure,
         met.words, met.arrivals, v, d, rank,
         TOKENS=tile.tokens, TURNS=tile.turns, STAGES=tile.stages,
         RANK=triton.next_power_of_2(rank), WIDTH=triton.next_power_of_2(d),
-        GROUPS=meet.groups, EARLY=early, num_warps=tile.warps, launch_pdl=early,
+        GROUPS=meet.groups, FETCH=fetch, EARLY=tile.early,
+        num_warps=tile.warps, launch_pdl=tile.early,
     )  # fmt: skip
     return Draft(moved, token, margin, sure)
 
@@ -109,14 +111,14 @@ def _step(  # type: ignore[no-untyped-def]
     base, previous, hidden, w1, w2, confidence, moved, token, margin, sure, words, arrivals,
     v, d, rank,
     TOKENS: tl.constexpr, TURNS: tl.constexpr, STAGES: tl.constexpr, RANK: tl.constexpr,
-    WIDTH: tl.constexpr, GROUPS: tl.constexpr, EARLY: tl.constexpr,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, FETCH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0) - 1
     ahead.let_next_begin()
+    if program < programs:
+        for turn in tl.static_range(FETCH):
+            ahead.fetch(w2, program * TURNS + turn, 0, v, rank, TOKENS, RANK)
     if EARLY:
-        if program < programs:
-            for turn in range(TURNS):
-                ahead.fetch(w2, program * TURNS + turn, 0, v, rank, TOKENS, RANK)
         ahead.wait()
     lane = tl.arange(0, RANK)
     row = tl.load(w1 + tl.load(previous) * rank + lane, mask=lane < rank, other=0.0)

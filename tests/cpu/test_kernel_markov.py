@@ -16,11 +16,11 @@ from kernels.oracle import markov as plain  # noqa: E402
 from kernels.workspace import Workspace  # noqa: E402
 
 FP32 = torch.float32
-SMALL = Tile(tokens=16, warps=2)
+SMALL = Tile(tokens=16, turns=2, warps=2)
 CASES = [
     operations.markov(96, 16, 64, tile=SMALL),
     operations.markov(101, 12, 40, dtype=FP32, tile=SMALL),
-    operations.markov(30, 8, 33, tile=Tile(tokens=32, warps=1, early=True)),
+    operations.markov(30, 8, 33, tile=Tile(tokens=16, turns=1, warps=1, early=True)),
 ]
 
 
