@@ -181,7 +181,7 @@ def _markov() -> Tunable:
     tiles = [
         markov.Tile(*tile)
         for tile in itertools.product(
-            (8, 16, 32, 64, 128), (1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 3, 4, 6), (0, 2, 4),
+            (16, 32, 64, 128), (1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 3, 4, 6), (0, 2, 4),
             (False, True),
         )
         if (tile[1] > 1 and 64 <= tile[0] * tile[1] <= 512) or tile[1] == tile[3] == 1
@@ -190,7 +190,7 @@ def _markov() -> Tunable:
         markov.TILE,
         markov.Tile(tokens=32, turns=8, warps=4, stages=4, fetch=0),
         markov.Tile(tokens=32, turns=8, warps=4, stages=4, fetch=4, early=True),
-        markov.Tile(tokens=64, turns=4, warps=8, stages=3),
+        markov.Tile(tokens=64, turns=8, warps=4, stages=3),
         markov.Tile(tokens=16, turns=16, warps=2, stages=6),
         markov.Tile(tokens=128, turns=1, warps=4, stages=1, fetch=0),
     ]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels import accept, fp8_linear, lm_head, markov, project, router, sample
+from kernels.bench import chain, rings
 from kernels.bench.ending import RANK, SIDES, VOCABULARY
 from kernels.bench.shape import CHOSEN, EXPERTS, HIDDEN
 from kernels.oracle import accept as plain_accept, sample as plain_sample
