@@ -44,7 +44,7 @@ class Tile:
 # As many splits as there are blocks of keys in most layers: a second turn costs a whole latency.
 STEP = Tile(heads=16, keys=32, splits=40, warps=4, early=True)
 LONG = Tile(heads=64, keys=32, splits=1, warps=8)
-EXACT = Tile(heads=16, keys=16, splits=32, warps=4)  # float32: no tensor cores, long programs
+EXACT = Tile(heads=16, keys=16, splits=32, warps=16)  # float32: no tensor cores, long programs
 
 _ADDED = 2048  # numbers that a warp adds up: 64 a thread, asked for at once
 _FLOOR = tl.constexpr(-1e30)  # under every score, and finite: its difference from itself is zero
@@ -263,12 +263,12 @@ def _horizon(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _listed(  # type: ignore[no-untyped-def]
-    list, lane, count, INDEXED: tl.constexpr
+    places, lane, count, INDEXED: tl.constexpr
 ):
-    """Numbers of the compressed rows at places `lane` of a query's `list`, -1 for none."""
+    """Numbers of the compressed rows number `lane` of a query's list, -1 for none."""
     number = tl.where((lane >= 0) & (lane < count), lane, -1)
     if INDEXED:
-        number = tl.load(list + lane, mask=number >= 0, other=-1)
+        number = tl.load(places + lane, mask=number >= 0, other=-1)
     return number
 
 
@@ -319,7 +319,8 @@ def _share(  # type: ignore[no-untyped-def]
     row = tl.program_id(2).to(tl.int64)
     if EARLY:
         wait()
-        let_next_begin()
+    # Only now: the next launch reads the position before it waits for this one.
+    let_next_begin()
     # A list is read while the position is: neither waits for the other.
     lane = (split - NEAR) * KEYS + tl.arange(0, KEYS)
     number = _listed(indices + row * reach, lane, reach, INDEXED)
@@ -372,6 +373,7 @@ def _combine(  # type: ignore[no-untyped-def]
     EARLY: tl.constexpr,
 ):  # fmt: skip
     """Channels of one head of one row: its splits' sums, the sink, and the rotation back."""
+    let_next_begin()
     first = tl.program_id(0) * CHANNELS
     head = tl.program_id(1)
     row = tl.program_id(2).to(tl.int64)
