@@ -13,6 +13,7 @@ from torch import Tensor
 from kernels import attention, indexer
 from kernels.bench import shape
 from kernels.bench.clock import rotations
+from kernels.workspace import Workspace
 
 Calls = list[Callable[[], object]]
 
@@ -31,15 +32,20 @@ def every(rows: int) -> Iterator[tuple[str, float, Calls]]:
 def tunable(rows: int) -> Iterator[tuple[str, Callable[[Any], Calls], list[Any]]]:
     """Name, calls for a tile, and the tiles to try."""
     sums = [
-        attention.Tile(heads, keys, splits, warps)
-        for heads, keys, splits, warps in itertools.product(
-            (16, 32, 64), (16, 32, 64, 128), (8, 16, 32, 64), (4, 8)
+        attention.Tile(heads, keys, splits, warps, channels, early)
+        for early, splits, (heads, keys, warps), channels in itertools.product(
+            (True, False),
+            (40, 20),
+            ((16, 32, 4), (16, 32, 8), (16, 16, 4), (32, 32, 8), (16, 64, 8)),
+            (128, 512, 64),
         )
     ]
     searches = [
-        indexer.Tile(keys, together, warps, size, search)
-        for keys, together, warps, size, search in itertools.product(
-            (64, 128, 256), (1, 2, 8), (4, 8), (2048, 4096, 8192, 16384, 32768), (8, 16, 32)
+        indexer.Step(keys, programs, size, warps, early)
+        for early, (size, warps), (keys, programs) in itertools.product(
+            (True, False),
+            ((8192, 16), (8192, 8), (4096, 8), (4096, 16), (2048, 8), (2048, 4)),
+            ((32, 264), (64, 132), (64, 264), (16, 264), (128, 132)),
         )
     ]
     for name, _, make in _all(rows):
@@ -114,12 +120,13 @@ def _draft() -> tuple[str, float, Callable[[Any], Calls]]:
 def _choose(rows: int, context: int) -> tuple[str, float, Callable[[Any], Calls]]:
     capacity = context // 4
     needed = capacity * INDEX_HEAD * 2.0
-    at = _position(context - rows)
+    at, workspace = _position(context - rows), Workspace.on("cuda")
 
     def one() -> Callable[..., object]:
         return partial(
             indexer.choose, _bf16(rows, shape.HEADS, INDEX_HEAD), _bf16(capacity, INDEX_HEAD),
             torch.randn(rows, shape.HEADS, device="cuda"), at, ratio=4, count=COUNT,
+            workspace=workspace,
         )  # fmt: skip
 
     calls = [one() for _ in range(rotations(needed))]

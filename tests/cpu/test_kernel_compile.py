@@ -25,6 +25,7 @@ CASES = [
     ("attend", [*SIZES, 9_000], LONG | CSA, 20),
     ("attend", [*SIZES, 9_000], {"kind": "attend_block"}, 5),
     ("choose_rows", [64, 128, 8_192, 9_000], {"count": 512}, 6),
+    ("choose_rows", [64, 128, 32_768, 9_000], {"count": 512}, 6),
     ("choose_rows", [64, 128, 32_768, 9_000], {"count": 512}, 20),
 ]
 EXACT = [
