@@ -259,17 +259,23 @@ def common(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Products [COLUMNS, ROWS] of the shared expert's rows `line`; zeros from row `lines` on."""
     lane = tl.arange(0, 128)
+    half = tl.arange(0, COLUMNS) // (COLUMNS // 2)
     w_at = weight + line[:, None] * width + lane[None, :]
     s_at = scale + line // 128 * BLOCKS
+    # The lower and the upper half of whole tiles have one scale each.
+    low_at = scale + tl.min(line, 0) // 128 * BLOCKS
+    high_at = scale + tl.max(line, 0) // 128 * BLOCKS
     acc = tl.zeros((COLUMNS, ROWS), tl.float32)
     for step in range(BLOCKS):
         xs = _rows(x_at, step * 128, there, width, 128, WHOLE, DOT)
         if WHOLE:
             w = tl.load(w_at + step * 128)
+            low, high = narrow.e8m0(tl.load(low_at + step)), narrow.e8m0(tl.load(high_at + step))
+            size = tl.where(half == 0, low, high)
         else:
             inside = (line < lines)[:, None] & (step * 128 + lane < width)[None, :]
             w = tl.load(w_at + step * 128, mask=inside, other=0)
-        size = narrow.e8m0(tl.load(s_at + step, mask=line < lines, other=127))
+            size = narrow.e8m0(tl.load(s_at + step, mask=line < lines, other=127))
         acc += tl.dot(narrow.e4m3(w, DOT), xs, input_precision="ieee") * size[:, None]
     return acc
 

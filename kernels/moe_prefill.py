@@ -31,8 +31,8 @@ class Tile:
     stages: int
 
 
-GATE_UP = Tile(rows=128, columns=64, step=64, warps=4, stages=3)
-DOWN = Tile(rows=128, columns=128, step=64, warps=4, stages=3)
+GATE_UP = Tile(rows=128, columns=64, step=128, warps=8, stages=3)
+DOWN = Tile(rows=128, columns=128, step=128, warps=8, stages=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,8 @@ def _places(  # type: ignore[no-untyped-def]
     return route, there, route + route // SLOTS
 
 
-@triton.jit
+# Rows come in any number, and a kernel for each kind of number would be compiled for nothing.
+@triton.jit(do_not_specialize=["m", "common"])
 def _gate_up(  # type: ignore[no-untyped-def]
     x, turned, order, experts, firsts, ends, weights, codes, scales, shared, shared_scale, hidden,
     m, x_stride, d, inner, limit, count, common, code_stride, scale_stride,
@@ -198,7 +199,7 @@ def _gate_up(  # type: ignore[no-untyped-def]
             tl.store(h_at, active.to(hidden.dtype.element_ty), mask=keep)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["m", "common"])
 def _down(  # type: ignore[no-untyped-def]
     hidden, turned, order, experts, firsts, ends, codes, scales, shared, shared_scale, parts,
     m, d, inner, count, common, code_stride, scale_stride,

@@ -124,7 +124,7 @@ def _tunable_experts(rows: int) -> Iterator[Tunable]:
     many = list(itertools.islice(_draws(_MANY_ROWS), 2))
     sorted_tiles = [
         moe_prefill.Tile(*tile)
-        for tile in itertools.product((64, 128, 256), (32, 64, 128), (64, 128), (4, 8), (3, 4))
+        for tile in itertools.product((64, 128), (32, 64, 128), (64, 128), (4, 8), (2, 3))
     ]
     yield (
         "sorted gate_up",

@@ -19,6 +19,7 @@ NARROW = Tile(columns=16, step=128, shared=1, warps=1, stages=2)
 STEPS = [
     operations.gate_up(5, 64, 32, 3, dtype=FP32, tile=SMALL),
     operations.gate_up(4, 96, 48, 2, tile=SMALL),
+    operations.gate_up(3, 256, 32, 2, dtype=FP32, tile=SMALL),
     operations.gate_up(4, 288, 16, 3, dtype=FP32, repeat=True, tile=SMALL),
     operations.down(5, 32, 64, 3, tile=SMALL),
     operations.down(4, 24, 96, 2, dtype=FP32, tile=SMALL),

@@ -107,7 +107,7 @@ def test_noise_is_finite_and_as_rare_as_it_should_be() -> None:
 def test_a_workspace_serves_launch_after_launch() -> None:
     inputs = PICKS[0].inputs(6, "cpu")
     want = sample.pick(**inputs, tile=SMALL)
-    workspace = Workspace.on("cpu", parts=2 * 3 * 7 * 6, arrivals=6)
+    workspace = Workspace.on("cpu", parts=2 * 3 * 8 * 6, arrivals=12)
     for dirt in (float("nan"), 1e9):
         workspace.parts.fill_(dirt)
         assert torch.equal(sample.pick(**inputs, tile=SMALL, workspace=workspace), want)

@@ -428,6 +428,7 @@ def hyper(
 ) -> Operation:
     """`enter`, `advance` or `finish` of `kernels.hyper`; with `parts`, of a sum and with taps."""
     from kernels import hyper as kernel
+    from kernels.launch import interpreted
     from kernels.oracle import hyper as oracle
 
     last = name == "finish"
@@ -456,7 +457,8 @@ def hyper(
         make,
         rows=("streams", "output", "post", "comb"),
         rtol=1e-4 if exact else 2 * BF16_RTOL,
-        atol=1e-5 if exact else 2e-2,
+        # The input is a sum of rounded streams, which may cancel; the interpreter cuts bits off.
+        atol=1e-5 if exact else 4e-2 if interpreted() else 2e-2,
         options=dict(options),
         widen=False,
     )
