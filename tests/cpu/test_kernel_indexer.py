@@ -14,6 +14,7 @@ import operations  # noqa: E402
 
 from kernels import indexer  # noqa: E402
 from kernels.oracle import indexer as plain  # noqa: E402
+from kernels.workspace import Workspace  # noqa: E402
 
 FP32 = torch.float32
 SLICED = indexer.Tile(keys=32, rows=3, warps=4, slice=32, search_warps=4)
@@ -56,6 +57,19 @@ def test_a_search_of_any_number_of_scores_finds_the_best(start: int) -> None:
     """Around the numbers where a row first chooses, fills a slice, or spills into the next."""
     for tile in (None, SLICED, SHARED):
         gates.check_values(operations.choose_rows(2, 16, 100, start, tile=tile), 4, "cpu")
+
+
+@pytest.mark.parametrize("start", [3, 100, 130, 399])
+def test_a_step_leaves_the_workspace_to_the_next(start: int) -> None:
+    """Where nothing, one slice or several are searched."""
+    workspace = Workspace.on("cpu", parts=0, arrivals=40)
+    op = operations.choose_rows(2, 16, 100, start, tile=SHARED)
+    inputs = op.inputs(4, "cpu")
+    (want,) = op.run(inputs)
+    for _ in range(2):
+        (got,) = op.run(inputs, workspace=workspace)
+        assert torch.equal(got, want)
+        assert not workspace.arrivals.any()
 
 
 def test_many_rows_are_scored_in_blocks() -> None:
