@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import fp8_linear, narrow
+from kernels import ahead, fp8_linear, narrow
 from kernels.launch import (
     DECODE_ROWS,
     dot_type,
@@ -39,6 +39,7 @@ class Tile:
     shared: int  # programs of the shared expert for one of another; 16 outputs or more each
     warps: int
     stages: int
+    early: bool = False  # fetch the shared expert before the launch before has ended
 
 
 GATE_UP = Tile(columns=32, step=256, shared=2, warps=2, stages=4)
@@ -78,6 +79,7 @@ def gate_up(
     )  # fmt: skip
     if hidden.numel():
         require(inner % ROWS == 0, f"{inner} hidden channels are no whole tiles of {ROWS}")
+        early = tile.early and ahead.possible(shared)
         _gate_up[(triton.cdiv(inner, tile.columns), tile.shared + m * slots)](
             x, chosen, weights, w13.codes, w13.scales,
             shared.view(torch.uint8), shared_scale.view(torch.uint8), hidden,
@@ -86,7 +88,7 @@ def gate_up(
             STEP=tile.step, TURNS=triton.cdiv(d, tile.step), TILES=w13.codes.shape[2],
             SHARED=tile.shared, BLOCKS=shared_scale.shape[1],
             WHOLE=whole(inner, d, tile.columns, tile.step), DOT=dot_type(x),
-            num_warps=tile.warps, num_stages=tile.stages,
+            EARLY=early, num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
         )  # fmt: skip
     return hidden
 
@@ -118,6 +120,7 @@ def down(
         hidden, chosen, w2.codes, w2.scales, shared, shared_scale,
     )  # fmt: skip
     if parts.numel():
+        early = tile.early and ahead.possible(shared)
         _down[(triton.cdiv(d, tile.columns), tile.shared + m * slots)](
             hidden, chosen, w2.codes, w2.scales,
             shared.view(torch.uint8), shared_scale.view(torch.uint8), parts,
@@ -126,7 +129,7 @@ def down(
             STEP=tile.step, TURNS=triton.cdiv(inner, tile.step), TILES=w2.codes.shape[2],
             SHARED=tile.shared, BLOCKS=shared_scale.shape[1],
             WHOLE=whole(d, inner, tile.columns, tile.step), DOT=dot_type(hidden),
-            num_warps=tile.warps, num_stages=tile.stages,
+            EARLY=early, num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
         )  # fmt: skip
     return parts
 
@@ -169,8 +172,10 @@ def _routes(slots: int) -> int:
 
 
 def whole(outputs: int, channels: int, columns: int, step: int) -> bool:
-    """Whether tiles of `columns` outputs and `step` channels need no masks."""
-    return outputs % columns == 0 and channels % step == 0 and channels % fp8_linear.BLOCK == 0
+    """Whether tiles of `columns` outputs and `step` channels need no masks and few FP8 scales."""
+    block = fp8_linear.BLOCK
+    fits = outputs % columns == 0 and channels % step == 0 and channels % block == 0
+    return fits and columns <= block
 
 
 @triton.jit
@@ -294,8 +299,9 @@ def _gate_up(  # type: ignore[no-untyped-def]
     m, d, inner, limit, code_stride, scale_stride,
     SLOTS: tl.constexpr, ROUTES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STEP: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr, SHARED: tl.constexpr,
-    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    ahead.let_next_begin()
     row = tl.arange(0, ROWS)
     x_at = x + row * d
     part = tl.program_id(1)
@@ -305,6 +311,9 @@ def _gate_up(  # type: ignore[no-untyped-def]
         both = tl.arange(0, 2 * PART)
         line = (tl.program_id(0) * SHARED + part) * PART + both % PART
         line = tl.where(line < inner, line + both // PART * inner, 2 * inner)
+        if EARLY:
+            ahead.prefetch(shared + tl.minimum(line, 2 * inner - 1) * d, d)
+            ahead.wait()
         acc = common(
             x_at, row < m, d, shared, shared_scale, line, 2 * inner,
             ROWS, 2 * PART, BLOCKS, WHOLE, DOT,
@@ -315,6 +324,8 @@ def _gate_up(  # type: ignore[no-untyped-def]
         tl.store(h_at, active.to(hidden.dtype.element_ty), mask=keep)
     else:
         route = part - SHARED
+        if EARLY:
+            ahead.wait()
         if _met_before(chosen, route, m * SLOTS, ROUTES) == 0:
             expert = tl.load(chosen + route).to(tl.int64)
             tile = gate_and_up(tl.program_id(0), inner, COLUMNS)
@@ -356,13 +367,17 @@ def _down(  # type: ignore[no-untyped-def]
     m, d, inner, code_stride, scale_stride,
     SLOTS: tl.constexpr, ROUTES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STEP: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr, SHARED: tl.constexpr,
-    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    ahead.let_next_begin()
     row = tl.arange(0, ROWS)
     part = tl.program_id(1)
     if part < SHARED:
         PART: tl.constexpr = COLUMNS // SHARED
         column = (tl.program_id(0) * SHARED + part) * PART + tl.arange(0, PART)
+        if EARLY:
+            ahead.prefetch(shared + tl.minimum(column, d - 1) * inner, inner)
+            ahead.wait()
         at = row * (SLOTS + 1) + SLOTS
         acc = common(
             hidden + at * inner, row < m, inner, shared, shared_scale, column, d,
@@ -372,6 +387,8 @@ def _down(  # type: ignore[no-untyped-def]
         tl.store(parts + at[None, :] * d + column[:, None], acc, mask=keep)
     else:
         route = part - SHARED
+        if EARLY:
+            ahead.wait()
         if _met_before(chosen, route, m * SLOTS, ROUTES) == 0:
             expert = tl.load(chosen + route).to(tl.int64)
             column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)

@@ -39,7 +39,12 @@ STEPS = [
 ]
 TILES = [
     real("attend", 9_000, capacity=4096, ratio=4, count=COUNT, tile=attention.Tile(*tile))
-    for tile in ((64, 64, 32, 8), (64, 16, 8, 8), (32, 32, 32, 4), (16, 64, 32, 8))
+    for tile in (
+        (16, 32, 8, 8, 64, True),
+        (32, 64, 16, 8, 512),
+        (16, 16, 64, 4, 128, True),
+        (16, 64, 32, 8),
+    )
 ]
 LONG = [
     real("attend_long", 0),
