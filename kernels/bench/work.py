@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from kernels import (
     router,
 )
 from kernels.bench import ending, rings, shape, state
+from kernels.bench import tiles as candidates
 from kernels.bench.clock import rotations
 from kernels.workspace import Workspace
 
@@ -95,33 +96,23 @@ def tunable(rows: int) -> Iterator[Tunable]:
     def advance(tile: hyper.Tile) -> list[Callable[[], object]]:
         return [partial(_advance, given, tile) for given in writes]
 
-    launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16), (False, True))
-    yield "hyper advance", advance, [hyper.Tile(*launch) for launch in launches]
+    yield "hyper advance", advance, candidates.ADVANCE
     yield from state.tunable(rows)
     yield from ending.tunable(rows)
     yield from rings.tunable(rows)
 
 
 def _tunable_experts(rows: int) -> Iterator[Tunable]:
-    tiles = [
-        moe.Tile(columns, step, shared, warps, stages)
-        for columns, step, shared, warps, stages in itertools.product(
-            (16, 32, 64), (128, 256, 512), (1, 2, 4), (1, 2, 4), (3, 4, 6)
-        )
-        if columns // shared >= 16 and step * stages <= 1536
-    ]
-    early = [replace(tile, early=True) for tile in (moe.GATE_UP, moe.DOWN)]
-    tiles += [moe.GATE_UP, moe.DOWN, *early]
     draws = list(_draws(rows))
     yield (
         "experts gate_up",
         lambda tile: [partial(draw.gate_up, tile) for draw in draws],
-        [tile for tile in tiles if tile.warps * 16 <= 2 * tile.columns],
+        candidates.GATE_UP,
     )
     yield (
         "experts down",
         lambda tile: [partial(draw.down, tile) for draw in draws],
-        [tile for tile in tiles if tile.warps * 16 <= tile.columns],
+        candidates.DOWN,
     )
     many = list(itertools.islice(_draws(_MANY_ROWS), 2))
     sorted_tiles = [
