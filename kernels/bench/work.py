@@ -23,8 +23,7 @@ from kernels import (
     rounding,
     router,
 )
-from kernels.bench import ending, rings, shape, state
-from kernels.bench import tiles as candidates
+from kernels.bench import ending, rings, shape, state, tiles as candidates
 from kernels.bench.clock import rotations
 from kernels.workspace import Workspace
 
