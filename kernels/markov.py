@@ -29,10 +29,12 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The launch; `tokens`, a power of two, are a program's."""
+    """The launch; `tokens`, a power of two, are read at once."""
 
-    tokens: int = 128
+    tokens: int = 32
+    turns: int = 4  # of a program, one after the other
     warps: int = 4
+    stages: int = 3
     early: bool = False  # fetch `w2` before the launch before has ended
 
 
@@ -66,16 +68,16 @@ def step(
     token = output(given[1], (1,), torch.int64, *operands, moved)
     margin = output(given[2], (1,), torch.float32, *operands, moved, token)
     sure = output(given[3], (1,), torch.float32, *operands, moved, token, margin)
-    tiles = triton.cdiv(v, tile.tokens)
-    meet = best.Meeting.of(tiles, 1)
+    programs = triton.cdiv(v, tile.tokens * tile.turns)
+    meet = best.Meeting.of(programs, 1)
     met = room(workspace, base.device, 2 * meet.words, meet.arrivals)
     early = tile.early and ahead.possible(w2)
-    _step[(tiles + 1,)](
+    _step[(programs + 1,)](
         base, previous, hidden, w1, w2, confidence, moved, token, margin, sure,
         met.words, met.arrivals, v, d, rank,
-        TOKENS=tile.tokens, RANK=triton.next_power_of_2(rank), WIDTH=triton.next_power_of_2(d),
-        GROUPS=meet.groups, EARLY=early,
-        num_warps=tile.warps, launch_pdl=early,
+        TOKENS=tile.tokens, TURNS=tile.turns, STAGES=tile.stages,
+        RANK=triton.next_power_of_2(rank), WIDTH=triton.next_power_of_2(d),
+        GROUPS=meet.groups, EARLY=early, num_warps=tile.warps, launch_pdl=early,
     )  # fmt: skip
     return Draft(moved, token, margin, sure)
 
@@ -106,24 +108,25 @@ def _check(
 def _step(  # type: ignore[no-untyped-def]
     base, previous, hidden, w1, w2, confidence, moved, token, margin, sure, words, arrivals,
     v, d, rank,
-    TOKENS: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
-    EARLY: tl.constexpr,
+    TOKENS: tl.constexpr, TURNS: tl.constexpr, STAGES: tl.constexpr, RANK: tl.constexpr,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    tile, tiles = tl.program_id(0), tl.num_programs(0) - 1
+    program, programs = tl.program_id(0), tl.num_programs(0) - 1
     ahead.let_next_begin()
     if EARLY:
-        if tile < tiles:
-            ahead.fetch(w2, tile, 0, v, rank, TOKENS, RANK)
+        if program < programs:
+            for turn in range(TURNS):
+                ahead.fetch(w2, program * TURNS + turn, 0, v, rank, TOKENS, RANK)
         ahead.wait()
     lane = tl.arange(0, RANK)
     row = tl.load(w1 + tl.load(previous) * rank + lane, mask=lane < rank, other=0.0)
     row = row.to(tl.float32)
-    if tile == tiles:
+    if program == programs:
         _trust(hidden, confidence, row, lane, d, rank, sure, WIDTH)
     else:
         _move(
-            base, w2, row, lane, moved, token, margin, words, arrivals, tile, tiles, v, rank,
-            TOKENS, GROUPS,
+            base, w2, row, lane, moved, token, margin, words, arrivals, program, programs, v, rank,
+            TOKENS, TURNS, STAGES, GROUPS,
         )  # fmt: skip
 
 
@@ -141,19 +144,26 @@ def _trust(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _move(  # type: ignore[no-untyped-def]
-    base, w2, row, lane, moved, token, margin, words, arrivals, tile, tiles, v, rank,
-    TOKENS: tl.constexpr, GROUPS: tl.constexpr,
+    base, w2, row, lane, moved, token, margin, words, arrivals, program, programs, v, rank,
+    TOKENS: tl.constexpr, TURNS: tl.constexpr, STAGES: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of scores; whoever ends the last one names the best token."""
-    index = (tile * TOKENS + tl.arange(0, TOKENS))[:, None]
-    there = index < v
-    at = w2 + index.to(tl.int64) * rank + lane[None, :]
-    w = tl.load(at, mask=there & (lane < rank)[None, :], other=0.0).to(tl.float32)
-    found = tl.sum(w * row[None, :], 1, keep_dims=True)
-    found += tl.load(base + index, mask=there, other=0.0)
-    tl.store(moved + index, found, mask=there)
+    """A program's tiles of scores; whoever ends the last one names the best token."""
+    first = tl.full((TOKENS, 1), best.LOWEST, tl.int64)
+    second = first
+    for turn in tl.range(0, TURNS, num_stages=STAGES):
+        index = ((program * TURNS + turn) * TOKENS + tl.arange(0, TOKENS))[:, None]
+        there = index < v
+        at = w2 + index.to(tl.int64) * rank + lane[None, :]
+        w = tl.load(at, mask=there & (lane < rank)[None, :], other=0.0).to(tl.float32)
+        found = tl.load(base + index, mask=there, other=0.0)
+        found += tl.sum(w * row[None, :], 1, keep_dims=True)
+        tl.store(moved + index, found, mask=there)
+        keys = tl.where(there, best.key(found, index), best.LOWEST)
+        second = tl.maximum(second, tl.minimum(first, keys))
+        first = tl.maximum(first, keys)
+    first, second = best.join(first, second)
     last, first, second, _ = best.conclude(
-        words, arrivals, tile, tiles, found, index, there, GROUPS
+        words, arrivals, program, programs, first, second, first, GROUPS
     )
     if last:
         one = tl.arange(0, 1)
