@@ -23,7 +23,7 @@ from kernels import (
     rounding,
     router,
 )
-from kernels.bench import chain, ending, rings, shape, state
+from kernels.bench import chain, ending, rings, shape, state, tiles as candidates
 from kernels.bench.clock import MOST, rotations
 from kernels.bench.tunable import Calls, Make, Tunable
 from kernels.launch import DECODE_ROWS
@@ -103,14 +103,6 @@ def _linears(rows: int) -> Iterator[Tunable]:
 
 
 def _step_experts(rows: int) -> Iterator[Tunable]:
-    tiles = [
-        moe.Tile(columns, step, shared, warps, stages)
-        for columns, step, shared, warps, stages in itertools.product(
-            (16, 32, 64), (128, 256, 512), (1, 2, 4), (1, 2, 4), (2, 3, 4, 6)
-        )
-        if columns // shared >= 16 and step * stages <= 1536
-    ]
-
     def gate_up(most: int) -> Make:
         draws = list(_draws(rows, most))
         return lambda tile: [partial(draw.gate_up, tile) for draw in draws]
@@ -121,11 +113,9 @@ def _step_experts(rows: int) -> Iterator[Tunable]:
 
     visited = shape.expected_experts(rows)
     needed = visited * shape.GATE_UP_BYTES + shape.SHARED_GATE_UP_BYTES
-    fitting = [tile for tile in tiles if tile.warps * 16 <= 2 * tile.columns]
-    yield Tunable("experts gate_up", needed, _with_early(moe.GATE_UP), fitting, gate_up)
+    yield Tunable("experts gate_up", needed, candidates.GATE_UP, candidates.GATE_UP, gate_up)
     needed = visited * shape.DOWN_BYTES + shape.SHARED_DOWN_BYTES
-    fitting = [tile for tile in tiles if tile.warps * 16 <= tile.columns]
-    yield Tunable("experts down", needed, _with_early(moe.DOWN), fitting, down)
+    yield Tunable("experts down", needed, candidates.DOWN, candidates.DOWN, down)
 
 
 def _with_early(tile: Any) -> list[Any]:
@@ -164,7 +154,7 @@ def _advances(rows: int, parts: int) -> Tunable:
 
     launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (2, 4, 8, 16), (False, True))
     tiles = [hyper.Tile(*launch) for launch in launches]
-    return Tunable("hyper advance, parts", needed, _with_early(hyper.TILE), tiles, prepare)
+    return Tunable("hyper advance, parts", needed, candidates.ADVANCE, tiles, prepare)
 
 
 def _bf16(*size: int) -> Tensor:
