@@ -41,8 +41,9 @@ class Tile:
     early: bool = False  # both launches begin before the one before has ended
 
 
-# As many splits as there are blocks of keys in most layers: a second turn costs a whole latency.
-STEP = Tile(heads=16, keys=32, splits=40, warps=4, early=True)
+# A split for every block of the window and of 512 chosen rows: a second turn costs a whole latency,
+# and more splits cost a wide step more than they save a narrow one.
+STEP = Tile(heads=16, keys=32, splits=20, warps=4, channels=64, early=True)
 LONG = Tile(heads=64, keys=32, splits=1, warps=8)
 EXACT = Tile(heads=16, keys=16, splits=32, warps=16)  # float32: no tensor cores, long programs
 

@@ -50,7 +50,7 @@ class Tile:
     early: bool = False  # read the mixing matrix before the launch before has ended
 
 
-TILE = Tile(channels=64, warps=4, read_warps=4)
+TILE = Tile(channels=64, warps=2, read_warps=4, early=True)
 
 
 def enter(

@@ -22,12 +22,12 @@ class Tile:
     """The launch of `route`; all are powers of two but `stages`, `columns` 16 or more."""
 
     columns: int = 16  # experts of a program
-    splits: int = 8  # programs that share their channels
-    step: int = 64  # channels of a part at once
+    splits: int = 4  # programs that share their channels
+    step: int = 128  # channels of a part at once
     warps: int = 8  # the last program has a row for each
-    stages: int = 2
+    stages: int = 3
     parts: int = 8  # 1: warps share the columns; else as many as warps: they share the channels
-    early: bool = False  # fetch the gate before the launch before has ended
+    early: bool = True  # fetch the gate before the launch before has ended
 
 
 TILE = Tile()

@@ -608,7 +608,7 @@ def with_taps(function: Any) -> Any:
 
     def call(**given: Any) -> Any:
         rows, _, d = given["streams"].shape
-        wide = torch.full((rows, 3 * d), 7.0).to(given["streams"])
+        wide = given["streams"].new_full((rows, 3 * d), 7.0)
         found = function(**given, taps=wide[:, d : 2 * d])
         return found, wide
 
