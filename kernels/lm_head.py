@@ -35,7 +35,7 @@ class Tile:
     tiles: int = 4  # of a program, one after the other
     step: int = 128  # channels of a part at once
     warps: int = 4
-    stages: int = 4
+    stages: int = 3
     parts: int = 1  # 1: warps share the columns; else as many as warps: they share the channels
 
 

@@ -38,32 +38,32 @@ def every(rows: int) -> Iterator[tuple[str, float, Callable[[], Calls]]]:
 
 def _calls(rows: int, *, early: bool) -> Calls:
     x = torch.randn(rows, shape.HIDDEN, device="cuda", dtype=torch.bfloat16)
-    step = _Step(rings.LAYERS["sparse"](rows), Workspace.on("cuda"), early)
-    return [partial(step.run, x, _Weights.random()) for _ in range(rotations(_BYTES))]
+    step = Step(rings.LAYERS["sparse"](rows), Workspace.on("cuda"), early)
+    return [partial(step.run, x, Weights.random()) for _ in range(rotations(_BYTES))]
 
 
 @dataclass(frozen=True, slots=True)
-class _Weights:
+class Weights:
     """Of one layer."""
 
     first: tuple[Tensor, Tensor, Tensor | None]
     products: list[tuple[Tensor, Tensor]]
 
     @classmethod
-    def random(cls) -> _Weights:
+    def random(cls) -> Weights:
         products = [ending.fp8(linear.n, linear.k) for linear in _PRODUCTS]
         return cls(ending.project_weights(_SIDE), products)
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """The launches of a layer."""
 
     layer: rings.Layer
     workspace: Workspace
     early: bool
 
-    def run(self, x: Tensor, weights: _Weights) -> Tensor:
+    def run(self, x: Tensor, weights: Weights) -> Tensor:
         """`x` [m, d] through all of them."""
         tile = self._when(project.TILE)
         y8, y16 = project.project(x, *weights.first, tile=tile, workspace=self.workspace)
@@ -72,7 +72,7 @@ class _Step:
         main, _ = replace(self.layer, y=y).heads(self._when(heads.TILE))
         return self._product(2, self._product(1, main.view(len(x), -1), weights), weights)
 
-    def _product(self, which: int, x: Tensor, weights: _Weights) -> Tensor:
+    def _product(self, which: int, x: Tensor, weights: Weights) -> Tensor:
         linear = _PRODUCTS[which]
         return fp8_linear.multiply(
             x, *weights.products[which], groups=linear.groups, workspace=self.workspace,

@@ -150,12 +150,14 @@ def _head(rows: int) -> Tunable:
     ]  # fmt: skip
     likely = [
         lm_head.TILE,
-        lm_head.Tile(columns=64, tiles=1, step=128, warps=4, stages=4),
-        lm_head.Tile(columns=32, tiles=8, step=256, warps=2, stages=3),
-        lm_head.Tile(columns=16, tiles=16, step=128, warps=4, stages=4, parts=4),
-        lm_head.Tile(columns=128, tiles=2, step=64, warps=4, stages=4),
+        lm_head.Tile(columns=64, tiles=4, step=128, warps=4, stages=4),
         lm_head.Tile(columns=64, tiles=8, step=128, warps=4, stages=6),
-        lm_head.Tile(columns=64, tiles=4, step=256, warps=4, stages=3),
+        lm_head.Tile(columns=64, tiles=8, step=256, warps=8, stages=3),
+        lm_head.Tile(columns=32, tiles=8, step=256, warps=2, stages=3),
+        lm_head.Tile(columns=32, tiles=8, step=128, warps=2, stages=4),
+        lm_head.Tile(columns=16, tiles=16, step=128, warps=4, stages=3, parts=4),
+        lm_head.Tile(columns=128, tiles=2, step=64, warps=4, stages=4),
+        lm_head.Tile(columns=64, tiles=1, step=128, warps=4, stages=4),
     ]
     return Tunable("lm_head", v * d * 2, likely, tiles, prepare)
 
@@ -179,16 +181,18 @@ def _markov() -> Tunable:
     tiles = [
         markov.Tile(*tile)
         for tile in itertools.product(
-            (8, 16, 32, 64, 128), (1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 2, 3, 4), (False, True)
+            (16, 32, 64, 128), (1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 3, 4, 6), (0, 2, 4),
+            (False, True),
         )
-        if (tile[1] > 1 and 32 <= tile[0] * tile[1] <= 512) or tile[1] == tile[3] == 1
-    ]
+        if (tile[1] > 1 and 64 <= tile[0] * tile[1] <= 512) or tile[1] == tile[3] == 1
+    ]  # fmt: skip
     likely = [
         markov.TILE,
-        markov.Tile(tokens=128, turns=1, warps=4, stages=1),
-        markov.Tile(tokens=32, turns=8, warps=4, stages=4),
-        markov.Tile(tokens=64, turns=4, warps=8, stages=3),
-        markov.Tile(tokens=16, turns=8, warps=2, stages=4),
+        markov.Tile(tokens=32, turns=8, warps=4, stages=4, fetch=0),
+        markov.Tile(tokens=32, turns=8, warps=4, stages=4, fetch=4, early=True),
+        markov.Tile(tokens=64, turns=8, warps=4, stages=3),
+        markov.Tile(tokens=16, turns=16, warps=2, stages=6),
+        markov.Tile(tokens=128, turns=1, warps=4, stages=1, fetch=0),
     ]
     return Tunable("markov", needed, likely, tiles, prepare)
 

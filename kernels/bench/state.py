@@ -13,6 +13,7 @@ from kernels import attention, indexer
 from kernels.bench import shape
 from kernels.bench.clock import rotations
 from kernels.bench.tunable import Make, Tunable
+from kernels.workspace import Workspace
 
 WINDOW, INDEX_HEAD, COUNT = 128, 128, 512
 BLOCK = 5  # slots of a draft
@@ -32,16 +33,23 @@ def every(rows: int) -> Iterator[Tunable]:
 
 def _sums() -> list[attention.Tile]:
     return [
-        attention.Tile(*tile)
-        for tile in itertools.product((16, 32, 64), (16, 32, 64, 128), (8, 16, 32, 64), (4, 8))
+        attention.Tile(heads, keys, splits, warps, channels, early)
+        for early, splits, (heads, keys, warps), channels in itertools.product(
+            (True, False),
+            (40, 20),
+            ((16, 32, 4), (16, 32, 8), (16, 16, 4), (32, 32, 8), (16, 64, 8)),
+            (128, 512, 64),
+        )
     ]
 
 
-def _searches() -> list[indexer.Tile]:
+def _searches() -> list[indexer.Step]:
     return [
-        indexer.Tile(*tile)
-        for tile in itertools.product(
-            (64, 128, 256), (1, 2, 8), (4, 8), (2048, 4096, 8192, 16384, 32768), (8, 16, 32)
+        indexer.Step(keys, programs, size, warps, early)
+        for early, (size, warps), (keys, programs) in itertools.product(
+            (True, False),
+            ((8192, 16), (8192, 8), (4096, 8), (4096, 16), (2048, 8), (2048, 4)),
+            ((32, 264), (64, 132), (64, 264), (16, 264), (128, 132)),
         )
     ]
 
@@ -114,17 +122,18 @@ def _choose(rows: int, context: int) -> Tunable:
     needed = capacity * INDEX_HEAD * 2.0
 
     def prepare(most: int) -> Make:
-        at = _position(context - rows)
+        at, workspace = _position(context - rows), Workspace.on("cuda")
 
         def one() -> Callable[..., object]:
             return partial(
                 indexer.choose, _bf16(rows, shape.HEADS, INDEX_HEAD), _bf16(capacity, INDEX_HEAD),
                 torch.randn(rows, shape.HEADS, device="cuda"), at, ratio=4, count=COUNT,
+                workspace=workspace,
             )  # fmt: skip
 
         return _with_tile([one() for _ in range(rotations(needed, most=most))])
 
-    tile = indexer.default_tile(capacity, COUNT, rows, torch.bfloat16)
+    tile = indexer.default_step(capacity, COUNT, torch.bfloat16)
     return Tunable(f"index {context >> 10}k", needed, [tile], _searches(), prepare)
 
 

@@ -74,6 +74,7 @@ STATE = {
         operations.attend(*_SIZES, _FAR, kind="attend_long", dtype=torch.float32, **_CSA), _LONG
     ),
     "choose": (operations.choose_rows(64, 128, 8_192, _FAR, count=512), 6),
+    "choose far": (operations.choose_rows(64, 128, 32_768, _FAR, count=512), 6),
     "choose long": (operations.choose_rows(64, 128, 32_768, _FAR, count=512), _LONG),
 }  # fmt: skip
 
