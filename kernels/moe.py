@@ -274,10 +274,10 @@ def _weights(  # type: ignore[no-untyped-def]
     Channels are as in memory or `reordered`.
     """
     P: tl.constexpr = PARTS
-    each = tl.broadcast_to(scales[:, :, :, :, :, None], (P, STEP // RUN, TILES, 32, RUN // 32, 2))
-    each = tl.reshape(each, (P, STEP // RUN, TILES, 32, RUN // 64, 4))
-    each = tl.reshape(tl.permute(each, (0, 1, 4, 2, 3, 5)), (P, STEP // 64, TILES, 32, 4))
-    w = narrow.e2m1(words, each, DOT)
+    each = tl.reshape(scales, (P, STEP // RUN, TILES, 32, RUN // 64, 2))
+    each = tl.reshape(tl.permute(each, (0, 1, 4, 2, 3, 5)), (P, STEP // 64, TILES, 32, 2))
+    first, second = tl.split(tl.reshape(words, (P, STEP // 64, TILES, 32, 2, 2)))
+    w = narrow.e2m1(first, second, each, DOT)
     w = tl.reshape(w, (P, STEP // 64, TILES, 8, 4, 2, 2, 2, 2, 2))
     if REORDERED:
         w = tl.permute(w, (0, 2, 9, 3, 1, 5, 7, 8, 4, 6))

@@ -105,8 +105,8 @@ def _timed(
     for task, compiled in zip(product, ready, strict=False):
         if task.late or not compiled:
             continue
-        make = make or _product(rows, name).prepare(clock.MOST)
         try:
+            make = make or _product(rows, name).prepare(clock.MOST)
             times = clock.times_us(make(task.tile), repeats)
         except Exception as error:  # a tile that the compiler or the device refuses is a result
             print(f"{name} {task.tile}: {type(error).__name__}", file=sys.stderr)

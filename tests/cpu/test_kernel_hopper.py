@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 SHARED_BYTES = 227 << 10
 STATE = ("attend", "choose")
 ASIDE_BYTES = 64  # a thread's: a few of their registers may be put aside once, never in a loop
-EXPERTS = ("gate_up", "down", "sorted gate_up", "sorted down")
+EXPERTS = (
+    "gate_up", "down", "gate_up apart", "down apart", "sorted gate_up", "sorted down",
+)  # fmt: skip
 STREAMING = (
     "fp8_linear", "fp8_linear apart", "project", "project early", "route", "lm_head", *EXPERTS[:2],
 )  # fmt: skip

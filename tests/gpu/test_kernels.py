@@ -41,7 +41,11 @@ STEP = [
     operations.gate_up(BANK, 1056, 1008, CHOSEN, repeat=True),
     operations.gate_up(BANK, 512, 256, CHOSEN, dtype=FP32),
     operations.gate_up(BANK, 512, 256, CHOSEN, tile=replace(moe.GATE_UP, early=True)),
+    operations.gate_up(BANK, HIDDEN, INNER, CHOSEN, tile=moe.Tile(16, 128, 1, 2, 4, parts=2)),
+    operations.gate_up(BANK, 1056, 1008, CHOSEN, tile=moe.Tile(16, 128, 1, 4, 3, parts=4)),
     operations.down(BANK, HIDDEN, INNER, CHOSEN),
+    operations.down(BANK, HIDDEN, INNER, CHOSEN, tile=moe.Tile(32, 128, 1, 2, 4, parts=2)),
+    operations.down(BANK, 512, 256, CHOSEN, dtype=FP32, tile=moe.Tile(32, 64, 1, 2, 3, parts=2)),
     operations.down(BANK, 512, 256, CHOSEN, tile=replace(moe.DOWN, early=True)),
     operations.down(BANK, 1000, 1056, CHOSEN, repeat=True),
 ]

@@ -43,6 +43,8 @@ REAL = {
         2, 1024, 512, 2, tile=dataclasses.replace(moe.GATE_UP, early=True)
     ),
     "down early": operations.down(2, 1024, 512, 2, tile=dataclasses.replace(moe.DOWN, early=True)),
+    "gate_up apart": operations.gate_up(2, 1024, 512, 2, tile=moe.Tile(16, 128, 1, 2, 4, parts=2)),
+    "down apart": operations.down(2, 1024, 512, 2, tile=moe.Tile(32, 128, 1, 2, 4, parts=2)),
     "sorted gate_up": operations.gate_up(2, 1024, 512, 2, kernel=moe_prefill.gate_up),
     "sorted down": operations.down(2, 1024, 512, 2, kernel=moe_prefill.down),
     "project": operations.project(1536, 1024, 4096),
