@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.config import EngineConfig
 from engine.draft import DraftHead
 from engine.engine import (
     Commit,
@@ -34,8 +35,6 @@ from engine.prefix import Passage
 from engine.sampling import Sampler, Sampling, TokenLogprob
 from engine.state import TILE, State
 from engine.verify import offered
-
-CAPACITY = 4  # generations at once, where nothing else is said
 
 
 class Generation:
@@ -118,7 +117,7 @@ class Batch:
     The configuration is that which the engine has when the batch is made.
     """
 
-    def __init__(self, engine: Engine, capacity: int = CAPACITY) -> None:
+    def __init__(self, engine: Engine, capacity: int) -> None:
         self._engine = engine
         self._backbone, self._drafter = engine.backbone, engine.drafter
         self._turn = 0
@@ -126,6 +125,15 @@ class Batch:
         can_share = config.verify_rows == "together" and config.compile == "off"
         self.shares = can_share and sequences_are_independent(self._backbone, capacity)
         self.capacity = capacity
+
+    @property
+    def config(self) -> EngineConfig:
+        """What the engine does."""
+        return self._backbone.config
+
+    def check(self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling) -> None:
+        """Raise what `begin` would."""
+        self._engine.check(prompt, max_new_tokens, sampling)
 
     def begin(
         self,

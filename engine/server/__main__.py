@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from engine.errors import EngineError
-from engine.server.deployment import MEMORY_BYTES, Deployment
+from engine.server.deployment import CAPACITY, MEMORY_BYTES, Deployment
 
 if TYPE_CHECKING:
     from engine.server.service import Service
 
 GRACE_S = 1  # for open connections; the worker gets half of that again
-WRONG = 2
+WRONG, FAILED = 2, 1
 
 
 class _Server(uvicorn.Server):
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             head=options.head,
             name=options.name,
             memory_bytes=max(0, options.memory_mb) << 20,
+            capacity=options.clients,
         )
         listener = listen(options.host, options.port)
     except EngineError as error:
@@ -98,7 +99,7 @@ async def serve(service: Service, listener: socket.socket) -> int:
     await server.serve(sockets=[listener])
     if service.error is not None:
         print(service.error, file=sys.stderr)
-        return WRONG
+        return FAILED if service.faults else WRONG
     service.close()
     if not service.join(GRACE_S / 2):
         # The engine is deep in one step; nothing of value is lost by not waiting for it.
@@ -129,6 +130,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint", type=Path, help="instead of the one in the config")
     parser.add_argument("--head", type=Path, help="folder of a separate draft head")
     parser.add_argument("--name", help="the model's id; absent: the checkpoint folder's name")
+    parser.add_argument(
+        "--clients",
+        type=_positive,
+        default=CAPACITY,
+        help="replies generated together (%(default)s)",
+    )
     parser.add_argument("--queue", type=int, default=8, help="requests that may wait (%(default)s)")
     parser.add_argument(
         "--memory-mb",
@@ -138,6 +145,12 @@ def _parser() -> argparse.ArgumentParser:
         " start; 0 keeps none (%(default)s)",
     )
     return parser
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
 
 
 if __name__ == "__main__":

@@ -46,6 +46,10 @@ SCRIPTS = {
 STEP_S = 0.02
 
 
+class DeviceError(Exception):
+    """What no generation is to blame for."""
+
+
 class Scripted:
     """Stands in for the engine: scripts, endless talk and faults, without a model."""
 
@@ -53,7 +57,25 @@ class Scripted:
         self.config = EngineConfig(context=4096)
         self._tokenizer = tokenizer
 
-    def generate(
+    def check(self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling) -> None:
+        """Every prompt will do."""
+
+    def advance(
+        self, generations: Sequence[Iterator[Commit]]
+    ) -> list[tuple[Iterator[Commit], Commit | Exception]]:
+        """The next commit of each."""
+        return [(generation, self._next(generation)) for generation in generations]
+
+    @staticmethod
+    def _next(generation: Iterator[Commit]) -> Commit | Exception:
+        try:
+            return next(generation)
+        except DeviceError:
+            raise
+        except Exception as error:
+            return error
+
+    def begin(
         self,
         prompt: Sequence[int],
         *,
@@ -70,6 +92,9 @@ class Scripted:
     def _commits(self, script: str, size: int, limit: int) -> Iterator[Commit]:
         if script == "fault at once":
             raise NumericsError("The logits are not finite.")
+        if script == "engine fault":
+            yield from self._talk(script, 2)
+            raise DeviceError("The device fell off the bus.")
         if script == "bug at once":
             raise ZeroDivisionError("a secret of the implementation")
         if script in ("endless", "fault later"):
@@ -88,7 +113,8 @@ class Scripted:
             time.sleep(STEP_S)
             if script == "fault later" and count == 3:
                 raise NumericsError("The logits are not finite.")
-            yield Commit(tuple(word), "length" if count == limit else None, None)
+            ends = count == limit and script != "engine fault"
+            yield Commit(tuple(word), "length" if ends else None, None)
             if count == limit:
                 return
 
@@ -97,8 +123,11 @@ def main() -> int:
     """Serve on the port given."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--clients", type=int, default=1)
     options = parser.parse_args()
-    deployment = Deployment("scripted", Path(EMBEDDED), None, EngineConfig())
+    deployment = Deployment(
+        "scripted", Path(EMBEDDED), None, EngineConfig(), capacity=options.clients
+    )
     tokenizer = Tokenizer.load(EMBEDDED)
     grammars = Grammars(EMBEDDED, tokenizer, tokenizer.vocab_size)
     service = Service(
