@@ -20,6 +20,7 @@ from engine.server.answer import Answer, Take
 from engine.server.ask import Ask, Dialogue, Prompt
 from engine.server.deployment import Deployment
 from engine.server.errors import RETRY_AFTER_S, no_model, unavailable
+from engine.server.limits import Limits
 from engine.server.metrics import Metrics
 from engine.server.reply import PlainParts, ReplyParts
 from engine.server.worker import Choice, Generates, Job, Worker
@@ -59,8 +60,16 @@ def load(deployment: Deployment, progress: Callable[[int, int], None]) -> Loaded
 class Service:
     """The deployment, its worker, and what /health says about them."""
 
-    def __init__(self, deployment: Deployment, *, waiting_limit: int, loader: Load = load) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        *,
+        waiting_limit: int,
+        limits: Limits | None = None,
+        loader: Load = load,
+    ) -> None:
         self.deployment = deployment
+        self.limits = limits or Limits()
         self._loader = loader
         self.waiting_limit = waiting_limit
         self.error: str | None = None
@@ -113,7 +122,7 @@ class Service:
             self.loaded.engine.check(prompt, self._limit(prompt, ask), ask.sampling)
         chosen = [prompt for prompt in ids for _ in range(ask.n)]
         takes = [self._take(index, ask) for index in range(len(chosen))]
-        answer = Answer(takes, ask.n, sum(len(prompt) for prompt in ids))
+        answer = Answer(takes, ask.n, sum(len(prompt) for prompt in ids), self.limits)
         ask = replace(ask, sampling=await asyncio.to_thread(self._constrained, ask))
         choices = [self._choice(i, prompt, ask) for i, prompt in enumerate(chosen)]
         job = Job(choices, self.metrics.watching(answer.deliver, [len(p) for p in chosen]))

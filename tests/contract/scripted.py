@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -20,6 +21,7 @@ from engine.grammar import Grammars
 from engine.sampling import Sampling
 from engine.server.__main__ import listen, serve
 from engine.server.deployment import EMBEDDED, Deployment
+from engine.server.limits import Limits
 from engine.server.service import Loaded, Service
 from engine.tokenizer import EOS, THINK_END, Tokenizer
 
@@ -44,6 +46,7 @@ SCRIPTS = {
     "quoted tag": "A lone ｜DSML｜ tag and </｜DSML｜invoke> are text.",
 }
 STEP_S = 0.02
+LATE_S = 1.0
 
 
 class DeviceError(Exception):
@@ -97,6 +100,12 @@ class Scripted:
             raise DeviceError("The device fell off the bus.")
         if script == "bug at once":
             raise ZeroDivisionError("a secret of the implementation")
+        if script == "flood":
+            ids = self._tokenizer.encode(" word" * 20_000)
+            yield from (Commit(tuple(ids), None, None) for _ in range(1000))
+        if script == "late":
+            time.sleep(LATE_S)
+            script = "plain"
         if script in ("endless", "fault later"):
             yield from self._talk(script, limit)
             return
@@ -124,6 +133,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--limits", type=json.loads, default={})
+    parser.add_argument("--key")
+    parser.add_argument("--origin", action="append", default=[])
     options = parser.parse_args()
     deployment = Deployment(
         "scripted", Path(EMBEDDED), None, EngineConfig(), capacity=options.clients
@@ -133,9 +145,11 @@ def main() -> int:
     service = Service(
         deployment,
         waiting_limit=1,
+        limits=Limits(**options.limits),
         loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, grammars, "0" * 64),
     )
-    return asyncio.run(serve(service, listen("127.0.0.1", options.port)))
+    listener = listen("127.0.0.1", options.port)
+    return asyncio.run(serve(service, listener, key=options.key, origins=options.origin))
 
 
 if __name__ == "__main__":
