@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -23,7 +24,7 @@ from engine.server.__main__ import listen, serve
 from engine.server.deployment import EMBEDDED, Deployment
 from engine.server.limits import Limits
 from engine.server.service import Loaded, Service
-from engine.tokenizer import EOS, THINK_END, Tokenizer
+from engine.tokenizer import DSML, EOS, THINK_END, Tokenizer
 
 CALL = (
     "\n\n<｜DSML｜tool_calls>\n"
@@ -43,10 +44,21 @@ SCRIPTS = {
     "bare call": CALL.lstrip(),
     "thought call": f"Ask the tool.{THINK_END}{CALL}",
     "broken call": f"Well.{CALL.replace('</｜DSML｜invoke>', '')}",
+    "odd call": f"I will look.{CALL.replace('[1, 2]', '[1,  2 ]')}",
+    "odd thought": f"Ask the tool, or not.{THINK_END}{CALL.replace('[1, 2]', '[1,  2 ]')}",
     "quoted tag": "A lone ｜DSML｜ tag and </｜DSML｜invoke> are text.",
 }
 STEP_S = 0.02
 LATE_S = 1.0
+
+
+def spelled(tokenizer: Tokenizer, script: str) -> list[int]:
+    """The tokens of a script; an odd one is cut as no tokenizer would cut it."""
+    if not script.startswith("odd"):
+        return tokenizer.encode(SCRIPTS[script] + EOS, special=True)
+    pieces = re.split(f"({DSML}|{THINK_END})", SCRIPTS[script])
+    cut = [[piece] if piece in (DSML, THINK_END) else list(piece) for piece in pieces] + [[EOS]]
+    return [i for part in cut for text in part for i in tokenizer.encode(text, special=True)]
 
 
 class DeviceError(Exception):
@@ -109,7 +121,7 @@ class Scripted:
         if script in ("endless", "fault later"):
             yield from self._talk(script, limit)
             return
-        ids = self._tokenizer.encode(SCRIPTS[script] + EOS, special=True)
+        ids = spelled(self._tokenizer, script)
         kept = ids[:limit]
         for start in range(0, len(kept), size):
             last = start + size >= len(kept)
