@@ -48,6 +48,8 @@ SCRIPTS = {
     "odd thought": f"Ask the tool, or not.{THINK_END}{CALL.replace('[1, 2]', '[1,  2 ]')}",
     "quoted tag": "A lone ｜DSML｜ tag and </｜DSML｜invoke> are text.",
 }
+TALKS = ("fault at once", "engine fault", "bug at once", "flood", "late", "endless", "fault later")
+KNOWN = {*SCRIPTS, *TALKS}  # any other prompt is answered plainly
 STEP_S = 0.02
 LATE_S = 1.0
 
@@ -55,7 +57,8 @@ LATE_S = 1.0
 def spelled(tokenizer: Tokenizer, script: str) -> list[int]:
     """The tokens of a script; an odd one is cut as no tokenizer would cut it."""
     if not script.startswith("odd"):
-        return tokenizer.encode(SCRIPTS[script] + EOS, special=True)
+        said = SCRIPTS.get(script, SCRIPTS["plain"])
+        return tokenizer.encode(said + EOS, special=True)
     pieces = re.split(f"({DSML}|{THINK_END})", SCRIPTS[script])
     cut = [[piece] if piece in (DSML, THINK_END) else list(piece) for piece in pieces] + [[EOS]]
     return [i for part in cut for text in part for i in tokenizer.encode(text, special=True)]
@@ -101,7 +104,7 @@ class Scripted:
         """Commits of the script that the prompt names."""
         text = self._tokenizer.decode(prompt)
         name = text.removesuffix("<think>").removesuffix(THINK_END).rpartition("@")[2]
-        script, _, size = name.partition(":")
+        script, _, size = name.partition(":") if name.split(":")[0] in KNOWN else ("", "", "")
         return self._commits(script, int(size or 1), max_new_tokens)
 
     def _commits(self, script: str, size: int, limit: int) -> Iterator[Commit]:
