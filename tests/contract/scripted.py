@@ -46,6 +46,9 @@ SCRIPTS = {
     "broken call": f"Well.{CALL.replace('</｜DSML｜invoke>', '')}",
     "odd call": f"I will look.{CALL.replace('[1, 2]', '[1,  2 ]')}",
     "odd thought": f"Ask the tool, or not.{THINK_END}{CALL.replace('[1, 2]', '[1,  2 ]')}",
+    "cut comparison": "So 1 < 2 <",
+    "typed call": CALL.replace('name="city"', 'name="arguments"').replace("Köln", "5, true,"),
+    "early call": f"I could say{CALL} but{THINK_END}No.",
     "quoted tag": "A lone ｜DSML｜ tag and </｜DSML｜invoke> are text.",
 }
 TALKS = ("fault at once", "engine fault", "bug at once", "flood", "late", "endless", "fault later")
