@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.effort import Efforts
 from engine.engine import Commit
 from engine.errors import NumericsError
 from engine.grammar import Grammars
@@ -53,6 +54,7 @@ SCRIPTS = {
 }
 TALKS = ("fault at once", "engine fault", "bug at once", "flood", "late", "endless", "fault later")
 KNOWN = {*SCRIPTS, *TALKS}  # any other prompt is answered plainly
+EFFORTS = Efforts(high="Think well. ", max="Think very hard. ")
 STEP_S = 0.02
 LATE_S = 1.0
 
@@ -164,7 +166,7 @@ def main() -> int:
         deployment,
         waiting_limit=1,
         limits=Limits(**options.limits),
-        loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, grammars, "0" * 64),
+        loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, grammars, "0" * 64, EFFORTS),
     )
     listener = listen("127.0.0.1", options.port)
     return asyncio.run(serve(service, listener, key=options.key, origins=options.origin))
