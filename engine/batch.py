@@ -18,22 +18,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.backend import Backend, finite
 from engine.config import EngineConfig
-from engine.draft import DraftHead
-from engine.engine import (
-    Commit,
-    Engine,
-    Extent,
-    Round,
-    confirmed,
-    finite,
-    prefill_chunk,
-    speculate,
-)
+from engine.engine import Commit, Engine, Extent, Round
 from engine.model import Backbone
-from engine.prefix import Passage
+from engine.prefix import Memory, Passage
 from engine.sampling import Sampler, Sampling, TokenLogprob
 from engine.state import TILE, State
+from engine.torch_backend import TorchBackend, confirmed, own
 from engine.verify import offered
 
 
@@ -55,12 +47,12 @@ class Generation:
         self.finish: str | None = None
         self._open_passage = passage
         self._passage: Passage | None = None
-        self._state: State | None = None
+        self._state: Memory | None = None
         self._prefill_ns = 0
         self._cached = 0
 
     @property
-    def state(self) -> State:
+    def state(self) -> Memory:
         """What it remembers, from its first chunk on."""
         assert self._state is not None
         return self._state
@@ -69,16 +61,19 @@ class Generation:
         """Rows that its next round may verify."""
         return min(self.extent.left, context - self.state.length, self.state.span())
 
-    def read(self, backbone: Backbone, drafter: DraftHead | None) -> Commit | None:
+    def read(self, backend: Backend) -> Commit | None:
         """Prefill the next chunk; the first token once the prompt is read."""
         started = time.perf_counter_ns()
         if self._state is None:
-            self._state = State(backbone.geometry, backbone.config)
+            self._state = backend.new_state()
             self._passage = self._open_passage()
             self._cached = self._passage.restore(self._state) if self._passage else 0
-        logits = prefill_chunk(backbone, drafter, self._state, self.prompt, self._passage)
+        stop = self._state.length + backend.config.prefill_chunk
+        logits = backend.prefill(
+            self._state, self.prompt[:stop], self._passage, drafting=backend.drafts
+        )
         token = None
-        if logits is not None:
+        if stop >= len(self.prompt):
             token = self.sampler.choose(finite(logits)[0], self._state.length)
         self._prefill_ns += time.perf_counter_ns() - started
         if token is None:
@@ -119,17 +114,30 @@ class Batch:
 
     def __init__(self, engine: Engine, capacity: int) -> None:
         self._engine = engine
-        self._backbone, self._drafter = engine.backbone, engine.drafter
+        self._backend = engine.backend
         self._turn = 0
-        config = self._backbone.config
-        can_share = config.verify_rows == "together" and config.compile == "off"
-        self.shares = can_share and sequences_are_independent(self._backbone, capacity)
         self.capacity = capacity
+        self._sharing = self._shared()
+
+    @property
+    def shares(self) -> bool:
+        """Whether rounds share one forward."""
+        return self._sharing is not None
+
+    def _shared(self) -> _Sharing | None:
+        """How rounds share a forward; None where they cannot, or not without changing bits."""
+        backend, config = self._backend, self._backend.config
+        if not isinstance(backend, TorchBackend) or config.compile != "off":
+            return None
+        if config.verify_rows != "together":
+            return None
+        independent = sequences_are_independent(backend.backbone, self.capacity)
+        return _Sharing(backend) if independent else None
 
     @property
     def config(self) -> EngineConfig:
         """What the engine does."""
-        return self._backbone.config
+        return self._backend.config
 
     def check(self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling) -> None:
         """Raise what `begin` would."""
@@ -147,7 +155,7 @@ class Batch:
         sampling, given = sampling or Sampling(), list(prompt)
         self._engine.check(given, max_new_tokens, sampling)
         ends = frozenset({self._engine.geometry.eos_token_id, *stop_ids})
-        passage = self._engine.passages(given, self._drafter)
+        passage = self._engine.passages(given, drafting=self._backend.drafts)
         return Generation(given, Sampler(sampling), Extent(ends, max_new_tokens), passage)
 
     @torch.inference_mode()
@@ -161,14 +169,14 @@ class Batch:
         reading = [g for g in generations if g.token is None]
         deciding = [g for g in generations if g.token is not None]
         outcomes = self._read(min(reading, key=lambda g: g.read_at)) if reading else []
-        if self.shares and len(deciding) > 1:
-            return outcomes + self._rounds(deciding)
+        if self._sharing is not None and len(deciding) > 1:
+            return outcomes + self._sharing.rounds(deciding)
         return outcomes + [self._round(generation) for generation in deciding]
 
     def _read(self, generation: Generation) -> list[Outcome]:
         generation.read_at = self._turn
         try:
-            commit = generation.read(self._backbone, self._drafter)
+            commit = generation.read(self._backend)
         except Exception as error:
             return [(generation, error)]
         return [] if commit is None else [(generation, commit)]
@@ -177,37 +185,42 @@ class Batch:
         """A round of one generation, by itself."""
         started = time.perf_counter_ns()
         assert g.token is not None
-        room = g.room(self._backbone.config.context)
+        room = g.room(self._backend.config.context)
         try:
-            tokens, sure, _ = speculate(
-                self._backbone, self._drafter, g.state, g.sampler, g.token, room
+            found = self._backend.round(
+                g.state, g.sampler, g.token, room, drafting=self._backend.drafts
             )
-            return g, g.commit(tokens, sure, started)
+            return g, g.commit(found.tokens, found.confidence, started)
         except Exception as error:
             return g, error
 
-    # ---------------------------------------------------------------- shared rounds
 
-    def _rounds(self, generations: Sequence[Generation]) -> list[Outcome]:
+class _Sharing:
+    """Rounds of several generations in one forward of the torch backend."""
+
+    def __init__(self, backend: TorchBackend) -> None:
+        self._backbone, self._drafter = backend.backbone, backend.drafter
+
+    def rounds(self, generations: Sequence[Generation]) -> list[Outcome]:
         """A round of several generations in one forward."""
         started = time.perf_counter_ns()
         offers, outcomes = self._offers(generations)
         if not offers:
             return outcomes
-        work = [(torch.tensor([g.token, *offer.drafts]), g.state) for g, offer in offers]
+        work = [(torch.tensor([g.token, *offer.drafts]), own(g.state)) for g, offer in offers]
         forward, joint = self._backbone.forward_together(work)
         logits = self._backbone.logits(forward)
         taps: list[tuple[State, Tensor]] = []
         brought: list[tuple[Generation, _Offer, list[int]]] = []
-        for (g, offer), rows in zip(offers, joint.rows, strict=True):
+        for (g, offer), (_, state), rows in zip(offers, work, joint.rows, strict=True):
             try:
-                position = g.state.length + 1
+                position = state.length + 1
                 tokens = confirmed(finite(logits[rows]), offer.drafts, g.sampler, position)
             except Exception as error:
                 outcomes.append((g, error))
                 continue
-            g.state.commit(len(tokens))
-            taps.append((g.state, forward.taps[rows][: len(tokens)]))
+            state.commit(len(tokens))
+            taps.append((state, forward.taps[rows][: len(tokens)]))
             brought.append((g, offer, tokens))
         if self._drafter is not None and taps:
             self._drafter.extend_together(taps)
@@ -224,7 +237,7 @@ class Batch:
             return [(g, _Offer()) for g in generations], []
         picks = [_Guarded(g) for g in generations]
         blocks = self._drafter.draft_together(
-            [g.state for g in generations], [pick.anchor for pick in picks], max(widths), picks
+            [own(g.state) for g in generations], [pick.anchor for pick in picks], max(widths), picks
         )
         offers: list[tuple[Generation, _Offer]] = []
         failed: list[Outcome] = []

@@ -132,8 +132,15 @@ class Compression:
         return torch.bmm(weights.float()[:, None], dots).squeeze(1)
 
     def _select(self, score: Tensor, visible: Tensor) -> Tensor:
-        """The best visible rows [rows, k] of a query, in ascending order (oracle `select`)."""
+        """The best visible rows [rows, k] of a query, in ascending order (oracle `select`).
+
+        Of equal scores the lower row wins, on every device.
+        """
         unseen = torch.arange(score.shape[1], device=score.device) >= visible
         count = min(self._g.index_topk, score.shape[1])
-        chosen = score.masked_fill_(unseen, -torch.inf).topk(count, -1, sorted=False).indices
+        best = score.masked_fill_(unseen, -torch.inf).topk(count, -1, sorted=False)
+        chosen, least = best.indices, best.values.amin(-1, keepdim=True)
+        more = (score >= least).sum(-1, keepdim=True) > count
+        if (more & (least > -torch.inf)).any():  # topk does not say which of equal rows it takes
+            chosen = score.sort(dim=-1, descending=True, stable=True).indices[:, :count]
         return chosen.sort(-1).values

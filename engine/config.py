@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from engine.errors import ConfigError
 from engine.geometry import Geometry
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "backend": ("torch", "triton"),
     "verify_policy": ("fixed", "margin", "confidence"),
     "cache_format": ("float32", "packed"),
     "moe": ("loop", "fused", "dense"),
@@ -24,7 +26,39 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "verify_rows": ("together", "apart"),
     "numerics": ("exact", "cache", "reference"),
     "dtype": ("float32", "bfloat16"),
+    "graph": ("on", "off"),
 }
+# What only one backend does. Under the other these fields keep their defaults and are no part of
+# the canonical form, where they would tell apart what is the same.
+OF_TORCH = (
+    "row_tile",
+    "verify_rows",
+    "cache_format",
+    "moe",
+    "attention",
+    "hyper",
+    "markov",
+    "compile",
+)
+# Launches of the triton backend's kernels: fields of a kernel's tile, such as "columns=64,warps=4";
+# empty is the kernel's own.
+TILES = (
+    "tile_hyper",
+    "tile_project",
+    "tile_intake",
+    "tile_queries",
+    "tile_heads",
+    "tile_attend",
+    "tile_wo_a",
+    "tile_wo_b",
+    "tile_router",
+    "tile_gate_up",
+    "tile_down",
+    "tile_head",
+    "tile_markov",
+)
+OF_TRITON = ("graph", *TILES)
+_TILE = re.compile(r"[a-z_][a-z_0-9]*=[0-9]{1,6}(,[a-z_][a-z_0-9]*=[0-9]{1,6})*")
 RANGES: dict[str, tuple[float, float]] = {
     "draft_width": (0, 8),
     "row_tile": (1, 8),
@@ -57,6 +91,21 @@ class EngineConfig:
     numerics: str = "cache"  # exact | cache | reference roundings
     dtype: str = "float32"  # activations and dequantised weights
     context: int = 0  # longest sequence; 0 takes the checkpoint's
+    backend: str = "torch"  # plain PyTorch on the CPU, or Triton kernels on a GPU
+    graph: str = "on"  # replay each round as a CUDA graph, or launch its kernels one by one
+    tile_hyper: str = ""  # mixing of the residual streams
+    tile_project: str = ""  # first products of a layer
+    tile_intake: str = ""  # norms, rounding and rings
+    tile_queries: str = ""  # wq_b, the indexer's beside it
+    tile_heads: str = ""  # rotation of queries, pooling
+    tile_attend: str = ""  # sum over keys
+    tile_wo_a: str = ""
+    tile_wo_b: str = ""
+    tile_router: str = ""
+    tile_gate_up: str = ""  # of routed and shared experts
+    tile_down: str = ""
+    tile_head: str = ""  # output head
+    tile_markov: str = ""  # bias of a draft
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> EngineConfig:
@@ -77,6 +126,7 @@ class EngineConfig:
 
     def effective(self, geometry: Geometry, cores: int) -> EngineConfig:
         """Defaults resolved against a model and a machine; impossible requests are refused."""
+        self._check_backend()
         if self.draft_width > geometry.dspark_block_size:
             raise ConfigError(
                 f"draft_width {self.draft_width} exceeds the head's trained block of "
@@ -115,9 +165,28 @@ class EngineConfig:
             hyper="loop" if self.compile == "blocks" and self.hyper == "host" else self.hyper,
         )
 
+    def _check_backend(self) -> None:
+        """Refuse what the chosen backend does not do: no field may be without effect."""
+        for name in self._foreign():
+            if getattr(self, name) != _DEFAULTS[name]:
+                other = "torch" if self.backend == "triton" else "triton"
+                raise ConfigError(
+                    f"{name} is a choice of the {other} backend; this configuration asks for "
+                    f"backend {self.backend!r}."
+                )
+        if self.backend == "triton" and self.numerics == "reference":
+            raise ConfigError(
+                "numerics 'reference' rounds activations, which the triton backend does not; "
+                "ask for 'cache' or 'exact', or for backend 'torch'."
+            )
+
+    def _foreign(self) -> tuple[str, ...]:
+        return OF_TORCH if self.backend == "triton" else OF_TRITON
+
     def canonical(self) -> dict[str, Any]:
-        """The fields as plain JSON values, in declaration order."""
-        return dataclasses.asdict(self)
+        """The fields that the backend knows as plain JSON values, in declaration order."""
+        foreign = self._foreign()
+        return {n: v for n, v in dataclasses.asdict(self).items() if n not in foreign}
 
     def fingerprint(self) -> str:
         """sha256 over the canonical JSON: two arms with one fingerprint are one arm."""
@@ -125,7 +194,17 @@ class EngineConfig:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(EngineConfig)}
+
+
 def _check(name: str, value: Any) -> None:
+    if name in TILES:
+        if not isinstance(value, str) or (value and not _TILE.fullmatch(value)):
+            raise ConfigError(
+                f"{name} must be empty or fields of a tile such as columns=64,warps=4; "
+                f"got {value!r}."
+            )
+        return
     if name in CHOICES:
         if value not in CHOICES[name]:
             raise ConfigError(f"{name} must be one of {', '.join(CHOICES[name])}; got {value!r}.")

@@ -6,28 +6,31 @@ only: text, prompts and protocols are other modules' business.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
+from engine import synthetic
+from engine.backend import Backend, finite
 from engine.checkpoint import load_weights
 from engine.config import EngineConfig
 from engine.draft import DraftHead
-from engine.errors import ConfigError, ContextOverflow, NumericsError, PromptError
-from engine.geometry import Geometry
+from engine.errors import ConfigError, ContextOverflow, PromptError
+from engine.geometry import Geometry, synthetic_name
 from engine.model import Backbone
 from engine.prefix import Passage, PrefixCache
 from engine.sampling import Sampler, Sampling, TokenLogprob
-from engine.state import State
 from engine.step import Tables
-from engine.verify import accepted, offered
+from engine.torch_backend import TorchBackend
 from engine.weights import Weights
+
+if TYPE_CHECKING:
+    from engine.device.weights import Weights as DeviceWeights
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -83,13 +86,13 @@ class Engine:
     """Weights and the current configuration; generations are independent of each other."""
 
     def __init__(
-        self, geometry: Geometry, weights: Weights, config: EngineConfig, cores: int
+        self, geometry: Geometry, weights: Weights | DeviceWeights, config: EngineConfig, cores: int
     ) -> None:
         self.geometry = geometry
         self.weights = weights
         self.cores = cores
         self._tables: dict[int, Tables] = {}
-        self._ready: dict[str, tuple[Backbone, DraftHead | None]] = {}
+        self._ready: dict[str, Backend] = {}
         self.prefixes: PrefixCache | None = None
         self.reconfigure(config)
 
@@ -102,42 +105,90 @@ class Engine:
         head: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Engine:
-        """Read a checkpoint and maybe a separate head; raises CheckpointError, ConfigError."""
+        """Read a checkpoint and maybe a separate head, or make a `synthetic:NAME` model.
+
+        Raises CheckpointError, ConfigError, and DeviceError where the backend cannot run here.
+        """
         config = config or EngineConfig()
         geometry = Geometry.load(checkpoint)
+        made_up = synthetic_name(checkpoint) is not None
+        if made_up and head is not None:
+            raise ConfigError("A synthetic model has no use for a draft head of its own.")
         cores = available_cores()
-        config.effective(geometry, cores)
-        weights = load_weights(
-            checkpoint, geometry, head=head, dtype=_DTYPES[config.dtype], progress=progress
-        )
+        effective = config.effective(geometry, cores)
+        weights: Weights | DeviceWeights
+        if effective.backend == "triton":
+            from engine.device import requirement
+
+            device = requirement.device()
+            # Triton, from here on
+            from engine.device import checkpoint as native, memory, synthetic as random
+
+            memory.check(geometry, effective, device)
+            if made_up:
+                weights = random.generate(geometry, device=device, seed=synthetic.SEED)
+            else:
+                weights = native.load(
+                    checkpoint, geometry, device=device, head=head, progress=progress
+                )
+        elif made_up:
+            weights = synthetic.weights(geometry, _DTYPES[config.dtype])
+        else:
+            weights = load_weights(
+                checkpoint, geometry, head=head, dtype=_DTYPES[config.dtype], progress=progress
+            )
         return cls(geometry, weights, config, cores)
 
     def reconfigure(self, config: EngineConfig) -> None:
-        """Switch to another configuration without loading again; `dtype` is fixed at load."""
+        """Switch to another configuration without loading again.
+
+        `backend` is fixed at load, and so is `dtype` under the torch backend.
+        """
         effective = config.effective(self.geometry, self.cores)
-        if _DTYPES[effective.dtype] != self.weights.embed.dtype:
-            raise ConfigError(
-                f"dtype {effective.dtype} needs a load of its own; this engine holds "
-                f"{str(self.weights.embed.dtype).removeprefix('torch.')} weights."
-            )
+        self._check_weights(effective)
         torch.set_num_threads(effective.threads)
         key = effective.fingerprint()
         if key not in self._ready:
             self._ready[key] = self._prepare(effective)
-        self.backbone, self.drafter = self._ready[key]
-        self.config = self.backbone.config
+        self.backend = self._ready[key]
+        self.config = self.backend.config
         torch.set_num_threads(self.config.threads)
 
-    def _prepare(self, config: EngineConfig) -> tuple[Backbone, DraftHead | None]:
+    def _check_weights(self, config: EngineConfig) -> None:
+        on_host = isinstance(self.weights, Weights)
+        if on_host != (config.backend == "torch"):
+            raise ConfigError(
+                f"backend {config.backend} needs a load of its own; this engine holds the weights "
+                f"of backend {'torch' if on_host else 'triton'}."
+            )
+        if on_host and _DTYPES[config.dtype] != self.weights.embed.dtype:
+            raise ConfigError(
+                f"dtype {config.dtype} needs a load of its own; this engine holds "
+                f"{str(self.weights.embed.dtype).removeprefix('torch.')} weights."
+            )
+
+    def _prepare(self, config: EngineConfig) -> Backend:
+        if not isinstance(self.weights, Weights):
+            from engine.device.backend import TritonBackend
+
+            return TritonBackend(self.geometry, self.weights, config)
         tables = self._tables.get(config.context)
         if tables is None:
             tables = Tables.build(self.geometry, config.context, "cpu")
             self._tables[config.context] = tables
-        backbone = Backbone(self.geometry, self.weights, config, tables)
-        if config.verify_rows == "together" and not rows_are_independent(backbone):
-            apart = replace(config, verify_rows="apart")
-            backbone = Backbone(self.geometry, self.weights, apart, tables)
-        return backbone, DraftHead(backbone) if config.draft_width else None
+        return TorchBackend(self.geometry, self.weights, config, tables)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The torch backend's backbone."""
+        assert isinstance(self.backend, TorchBackend)
+        return self.backend.backbone
+
+    @property
+    def drafter(self) -> DraftHead | None:
+        """The torch backend's draft head."""
+        assert isinstance(self.backend, TorchBackend)
+        return self.backend.drafter
 
     # ---------------------------------------------------------------- generation
 
@@ -145,9 +196,9 @@ class Engine:
         """From now on keep beginnings of prompts, in at most so many bytes."""
         self.prefixes = PrefixCache(budget_bytes)
 
-    def new_state(self) -> State:
-        """An empty state for the current configuration."""
-        return State(self.geometry, self.config)
+    def new_state(self) -> Any:
+        """An empty state for the current configuration, of the backend's own kind."""
+        return self.backend.new_state()
 
     def generate(
         self,
@@ -168,18 +219,16 @@ class Engine:
         """
         sampling = sampling or Sampling()
         self.check(prompt, max_new_tokens, sampling)
-        drafter = self.drafter if speculative else None
+        sampler = Sampler(sampling)
+        ends = {self.geometry.eos_token_id, *stop_ids}
+        drafting = speculative and self.backend.drafts
         given = list(prompt)
-        extent = Extent(frozenset({self.geometry.eos_token_id, *stop_ids}), max_new_tokens)
-        return _rounds(
-            self.backbone, drafter, given, extent, Sampler(sampling), self.passages(given, drafter)
-        )
+        passage = self.passages(given, drafting=drafting)
+        return rounds(self.backend, drafting, given, max_new_tokens, sampler, ends, passage)
 
-    def passages(
-        self, prompt: Sequence[int], drafter: DraftHead | None
-    ) -> Callable[[], Passage | None]:
+    def passages(self, prompt: Sequence[int], *, drafting: bool) -> Callable[[], Passage | None]:
         """What finds the way of `prompt` among the remembered beginnings when it is called."""
-        prefixes, owner = self.prefixes, (self.config.fingerprint(), drafter is not None)
+        prefixes, owner = self.prefixes, (self.config.fingerprint(), drafting)
         chunk = self.config.prefill_chunk
         return lambda: None if prefixes is None else prefixes.open(owner, prompt, chunk)
 
@@ -205,165 +254,35 @@ class Engine:
 
 
 @torch.inference_mode()
-def _rounds(
-    backbone: Backbone,
-    drafter: DraftHead | None,
+def rounds(
+    backend: Backend,
+    drafting: bool,
     prompt: list[int],
-    extent: Extent,
+    limit: int,
     sampler: Sampler,
-    passage: Callable[[], Passage | None],
+    ends: set[int],
+    passage: Callable[[], Passage | None] = lambda: None,
 ) -> Iterator[Commit]:
-    state = State(backbone.geometry, backbone.config)
+    """Prefill `prompt`, then round after round: `Engine.generate` for arguments already checked."""
+    state = backend.new_state()
     started = time.perf_counter_ns()
     known = passage()
     cached = known.restore(state) if known is not None else 0
-    logits = prefill(backbone, drafter, state, prompt, known)
+    logits = backend.prefill(state, prompt, known, drafting=drafting)
     token = sampler.choose(finite(logits[-1:])[0], state.length)
+    extent = Extent(frozenset(ends), limit)
     _, done = extent.take([token])
     elapsed = time.perf_counter_ns() - started
     yield Commit((token,), done, None, elapsed, sampler.take_logprobs(), cached)
     while done is None:
         started = time.perf_counter_ns()
-        room = min(extent.left, backbone.config.context - state.length, state.span())
-        tokens, sure, hits = speculate(backbone, drafter, state, sampler, token, room)
+        room = min(extent.left, backend.config.context - state.length, state.span())
+        tokens, sure, hits = backend.round(state, sampler, token, room, drafting=drafting)
         tokens, done = extent.take(tokens)
         token = tokens[-1]
         elapsed = time.perf_counter_ns() - started
         logprobs = sampler.take_logprobs()[: len(tokens)]
         yield Commit(tuple(tokens), done, Round(len(sure), hits, elapsed, sure), logprobs=logprobs)
-
-
-def prefill(
-    backbone: Backbone,
-    drafter: DraftHead | None,
-    state: State,
-    prompt: Sequence[int],
-    passage: Passage | None = None,
-) -> Tensor:
-    """Commit what `state` does not hold of `prompt` yet, in chunks, leaving them in `passage`.
-
-    Returns logits [1, vocab] after the last token.
-    """
-    logits = None
-    while logits is None:
-        logits = prefill_chunk(backbone, drafter, state, prompt, passage)
-    return logits
-
-
-def prefill_chunk(
-    backbone: Backbone,
-    drafter: DraftHead | None,
-    state: State,
-    prompt: Sequence[int],
-    passage: Passage | None = None,
-) -> Tensor | None:
-    """Commit the next chunk of `prompt`; logits [1, vocab] if it was the last, else None."""
-    ids = prompt[state.length : state.length + backbone.config.prefill_chunk]
-    forward = backbone.forward(torch.tensor(ids), state)
-    state.commit(len(ids))
-    if drafter is not None:
-        drafter.extend(state, forward.taps[: forward.count])
-    if passage is not None:
-        passage.note(state)
-    return backbone.logits(forward, last=True) if state.length == len(prompt) else None
-
-
-def speculate(
-    backbone: Backbone,
-    drafter: DraftHead | None,
-    state: State,
-    sampler: Sampler,
-    token: int,
-    room: int,
-) -> tuple[list[int], tuple[float, ...], int]:
-    """One round after `token`: the committed tokens, the confidence of each offered draft, hits.
-
-    At most `room` tokens are verified, so a round never runs past a limit.
-    """
-    drafts: tuple[int, ...] = ()
-    sure: tuple[float, ...] = ()
-    width = min(backbone.config.draft_width, room - 1)
-    if drafter is not None and width > 0:
-        block = drafter.draft(state, token, width, sampler.propose)
-        drafts = block.tokens[: offered(block, backbone.config)]
-        sure = block.confidence[: len(drafts)]
-    if backbone.config.verify_rows == "together":
-        targets, taps = _verify_together(backbone, state, sampler, token, drafts)
-    else:
-        targets, taps = _verify_apart(backbone, state, sampler, token, drafts)
-    if drafter is not None:
-        drafter.extend(state, taps)
-    return targets, sure, len(targets) - 1
-
-
-def _verify_together(
-    backbone: Backbone, state: State, sampler: Sampler, token: int, drafts: Sequence[int]
-) -> tuple[list[int], Tensor]:
-    """Commit the confirmed rows of one forward; the target's tokens and the rows' taps."""
-    position = state.length
-    forward = backbone.forward(torch.tensor([token, *drafts]), state)
-    targets = confirmed(finite(backbone.logits(forward)), drafts, sampler, position + 1)
-    state.commit(len(targets))
-    return targets, forward.taps[: len(targets)]
-
-
-def confirmed(logits: Tensor, drafts: Sequence[int], sampler: Sampler, position: int) -> list[int]:
-    """The target's tokens from `position` on by `logits` [1 + drafts, vocab]: the confirmed drafts
-    and the first token of its own."""
-    targets: list[int] = []
-    for row in logits:
-        targets.append(sampler.choose(row, position + len(targets)))
-        if accepted(drafts, targets) < len(targets):
-            break
-    return targets
-
-
-def _verify_apart(
-    backbone: Backbone, state: State, sampler: Sampler, token: int, drafts: Sequence[int]
-) -> tuple[list[int], Tensor]:
-    """The same, one forward a row, for machines whose products are not row-independent."""
-    targets: list[int] = []
-    taps: list[Tensor] = []
-    for row in (token, *drafts):
-        if targets and row != targets[-1]:
-            break
-        forward = backbone.forward(torch.tensor([row]), state)
-        state.commit(1)
-        targets.append(sampler.choose(finite(backbone.logits(forward))[0], state.length))
-        taps.append(forward.taps[:1])
-    return targets, torch.cat(taps)
-
-
-def rows_are_independent(backbone: Backbone) -> bool:
-    """Whether this machine's products give a row the same bits alone and among others.
-
-    A lone row is padded to the row tile; the others come in every number that a round may verify.
-    """
-    state = State(backbone.geometry, backbone.config)
-    most = max(backbone.config.row_tile, backbone.config.draft_width + 1)
-    ids = (torch.arange(5 + most) * 37 + 11) % backbone.geometry.vocab_size
-    with torch.inference_mode():
-        backbone.forward(ids[:5], state)
-        state.commit(5)
-        together = []
-        for count in range(2, most + 1):
-            together.append(backbone.logits(backbone.forward(ids[5 : 5 + count], state)))
-            state.rollback()
-        for row in range(most):
-            alone = backbone.logits(backbone.forward(ids[5 + row : 6 + row], state))
-            state.commit(1)
-            if not all(torch.equal(alone[0], t[row]) for t in together if row < t.shape[0]):
-                return False
-    return True
-
-
-def finite(logits: Tensor) -> Tensor:
-    """`logits`, or NumericsError when any is not finite."""
-    if not math.isfinite(logits.sum()):
-        raise NumericsError(
-            "The model produced logits that are not finite; the checkpoint is suspect."
-        )
-    return logits
 
 
 def available_cores() -> int:

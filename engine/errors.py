@@ -11,6 +11,10 @@ class DeviceBusy(EngineError):  # noqa: N818 - reads as the fact that it is
     """Another process holds the device; the message names it."""
 
 
+class DeviceError(EngineError):
+    """The machine lacks what a backend needs; the message says what, and what runs instead."""
+
+
 class ConfigError(EngineError):
     """A configuration names an unknown field or holds a value that cannot be honoured."""
 

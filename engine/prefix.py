@@ -13,14 +13,42 @@ that led there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
-from engine.state import State
-
 SPACING = 4  # chunks between the starting points that a prompt leaves on its way
+
+
+class Rows(Protocol):
+    """Compressed rows [layers, windows, ...] of the layers that share a ratio."""
+
+    @property
+    def ratio(self) -> int:
+        """Tokens a window."""
+
+    @property
+    def rows(self) -> Tensor:
+        """One row a window."""
+
+
+class Memory(Protocol):
+    """What a backend remembers of a sequence."""
+
+    length: int  # committed tokens
+    draft_length: int  # those that the draft head knows, from the first on
+
+    @property
+    def pools(self) -> Mapping[str, Rows]:
+        """Compressed rows by name; `tensors` has them as `name.rows`."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every buffer by name."""
+
+    def span(self) -> int:
+        """Rows after the committed ones that one step may have."""
 
 
 @dataclass(eq=False, slots=True)
@@ -95,7 +123,7 @@ class Passage:
             self._way.append(self._way[-1].children[self._tokens(len(self._way))])
         self._fork = len(self._way) - 1
 
-    def restore(self, state: State) -> int:
+    def restore(self, state: Memory) -> int:
         """Bring a new `state` to the last known start before the prompt's end; tokens saved."""
         usable = (len(self._prompt) - 1) // self._chunk  # the last token's logits are needed
         starts = [i for i, n in enumerate(self._way) if n.rest is not None and i <= usable]
@@ -115,7 +143,7 @@ class Passage:
         self._cache.touch(last)
         return state.length
 
-    def note(self, state: State) -> None:
+    def note(self, state: Memory) -> None:
         """Remember the chunk that `state` has just committed."""
         count, over = divmod(state.length, self._chunk)
         if over or len(self._way) != count:
@@ -148,7 +176,7 @@ class Passage:
         """Chunk `count` of the prompt, from 1; a part of one is in no tree."""
         return tuple(self._prompt[(count - 1) * self._chunk : count * self._chunk])
 
-    def _grown(self, state: State, count: int) -> dict[str, Tensor]:
+    def _grown(self, state: Memory, count: int) -> dict[str, Tensor]:
         """Compressed rows that chunk `count` completed."""
         start, stop = (count - 1) * self._chunk, count * self._chunk
         return {
@@ -164,7 +192,7 @@ def _fits(node: _Node) -> bool:
     return parent is not None and parent.kept and parent.children.get(node.tokens, node) is node
 
 
-def _rest(state: State) -> dict[str, Tensor]:
+def _rest(state: Memory) -> dict[str, Tensor]:
     """Copies of all but the compressed rows."""
     rows = {f"{name}.rows" for name in state.pools}
     return {name: t.clone() for name, t in state.tensors().items() if name not in rows}

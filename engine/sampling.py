@@ -15,7 +15,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -75,6 +75,13 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...]  # the likeliest tokens and theirs, best first
 
 
+class Simple(NamedTuple):
+    """A choice by temperature and noise alone; temperature 0 is greedy."""
+
+    temperature: float
+    seed: int
+
+
 class Sampler:
     """Chooses tokens for one request; greedy when the temperature is 0.
 
@@ -124,6 +131,15 @@ class Sampler:
         """Those of the tokens chosen since the last call; none unless they were asked for."""
         taken, self._told = tuple(self._told), []
         return taken
+
+    def simple(self) -> Simple | None:
+        """How tokens are drawn, where nothing but temperature and seed takes part in it."""
+        s = self._s
+        filters = s.top_p < 1 or s.top_k > 0 or s.min_p > 0
+        told = s.logprobs is not None
+        if filters or told or self._penalises or s.logit_bias or self._constraint is not None:
+            return None
+        return Simple(s.temperature, self._seed)
 
     def _pick(self, scores: Tensor, position: int) -> int:
         if self._s.temperature == 0:

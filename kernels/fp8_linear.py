@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import narrow
+from kernels import ahead, meeting, narrow
 from kernels.launch import (
     DECODE_ROWS,
     dot_type,
@@ -24,6 +24,7 @@ from kernels.launch import (
     require_activation,
     require_contiguous,
 )
+from kernels.workspace import Workspace, room
 
 BLOCK = 128
 
@@ -34,13 +35,24 @@ class Tile:
 
     rows: int  # of a program; the decode form pads to them
     columns: int
-    splits: int  # parts of the channels, added up in order by a second kernel when more than one
+    splits: int  # programs that share a tile's channels, in the decode form
     warps: int
     stages: int
+    parts: int = 1  # 1: warps share the columns; else as many as warps: they share the channels
+    early: bool = False  # in the decode form, fetch weights before the launch before has ended
 
 
 PREFILL = Tile(rows=64, columns=128, splits=1, warps=4, stages=3)
-_PROGRAMS = 2 * 132  # two programs for each of an H200's processors
+_PROGRAMS = 4 * 132  # four programs of two warps for each of an H200's processors
+# The fastest of `kernels.bench.sweep` on an H200, by the weight's shape.
+_SWEPT = {
+    (1536, 4096): Tile(DECODE_ROWS, columns=32, splits=8, warps=2, stages=3),
+    (32768, 1024): Tile(DECODE_ROWS, columns=64, splits=1, warps=2, stages=3),
+    (8192, 4096): Tile(DECODE_ROWS, columns=64, splits=4, warps=2, stages=4),
+    (4096, 8192): Tile(DECODE_ROWS, columns=64, splits=8, warps=2, stages=4),
+    (4096, 4096): Tile(DECODE_ROWS, columns=64, splits=8, warps=2, stages=3),
+    (4096, 2048): Tile(DECODE_ROWS, columns=32, splits=4, warps=2, stages=3),
+}
 
 
 def decode_tile(n: int, k: int) -> Tile:
@@ -48,13 +60,15 @@ def decode_tile(n: int, k: int) -> Tile:
 
     A function of the weight's shape only; the number of rows must not change the order of sums.
     """
+    if (n, k) in _SWEPT:
+        return _SWEPT[n, k]
     columns = 64
     programs = triton.cdiv(n, columns)
     steps = triton.cdiv(k, BLOCK)
     splits = 1
     while programs * splits * 2 <= _PROGRAMS and splits * 8 <= steps:
         splits *= 2
-    return Tile(rows=DECODE_ROWS, columns=columns, splits=splits, warps=4, stages=5)
+    return Tile(rows=DECODE_ROWS, columns=columns, splits=splits, warps=2, stages=3)
 
 
 def check_codes(weight: Tensor) -> None:
@@ -74,15 +88,17 @@ def multiply(
     groups: int = 1,
     out: Tensor | None = None,
     tile: Tile | None = None,
+    workspace: Workspace | None = None,
 ) -> Tensor:
     """`x` [m, groups k] (BF16 or float32) times `weight` E4M3 [groups n, k] -> [m, groups n].
 
     Group g of the channels meets rows g n .. (g + 1) n - 1. `scale` E8M0 [ceil(groups n / 128),
-    ceil(k / 128)]. Float32 accumulation, one cast to `x.dtype`. Raises ValueError for operands
-    that do not fit or an `out` that shares memory with one.
+    ceil(k / 128)]. Float32 accumulation, one cast to `x.dtype`. Up to eight rows meet in the
+    `workspace`, or in a new one. Raises ValueError for operands that do not fit or an `out` that
+    shares memory with one.
     """
     total, k = weight.shape
-    _check(x, weight, scale, groups)
+    check(x, weight, scale, groups)
     y = output(out, (x.shape[0], total), x.dtype, x, weight, scale)
     if y.numel() == 0:
         return y
@@ -94,11 +110,12 @@ def multiply(
     if x.shape[0] > DECODE_ROWS:
         _launch_prefill(x, weight, scale, groups, y, chosen)
     else:
-        _launch_decode(x, weight, scale, groups, y, chosen)
+        _launch_decode(x, weight, scale, groups, y, chosen, workspace)
     return y
 
 
-def _check(x: Tensor, weight: Tensor, scale: Tensor, groups: int) -> None:
+def check(x: Tensor, weight: Tensor, scale: Tensor, groups: int) -> None:
+    """Refuse operands that do not fit each other."""
     n, k = weight.shape
     require(weight.dtype == torch.float8_e4m3fn, f"the weight is {weight.dtype}, not E4M3")
     require(
@@ -111,24 +128,48 @@ def _check(x: Tensor, weight: Tensor, scale: Tensor, groups: int) -> None:
 
 
 def _launch_decode(
-    x: Tensor, weight: Tensor, scale: Tensor, groups: int, y: Tensor, tile: Tile
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    groups: int,
+    y: Tensor,
+    tile: Tile,
+    workspace: Workspace | None,
 ) -> None:
     require(tile.rows >= DECODE_ROWS, f"a decode tile pads to {DECODE_ROWS} rows or more")
+    require(tile.parts in (1, tile.warps), f"{tile.parts} parts for {tile.warps} warps")
     (m, n), k = y.shape, weight.shape[1]
-    split = tile.splits > 1
-    steps = triton.cdiv(k, BLOCK)
-    chunk = triton.cdiv(steps, tile.splits)
-    sums = y.new_empty((tile.splits, m, n), dtype=torch.float32) if split else y
-    _decode[(triton.cdiv(n, tile.columns), tile.splits)](
-        x, weight.view(torch.uint8), scale.view(torch.uint8), sums,
+    tiles = triton.cdiv(n, tile.columns)
+    met = room(workspace, x.device, *needs(tile, n))
+    early = tile.early and ahead.possible(weight)
+    _decode[(tiles, tile.splits)](
+        x, weight.view(torch.uint8), scale.view(torch.uint8), y, met.parts, met.arrivals,
         m, x.stride(0), n, k, n // groups,
-        ROWS=tile.rows, COLUMNS=tile.columns, CHUNK=chunk,
-        WHOLE=n % tile.columns == 0 and chunk * tile.splits * BLOCK == k, DOT=dot_type(x),
-        num_warps=tile.warps, num_stages=tile.stages,
+        **shape_of(tile, n, k), DOT=dot_type(x), EARLY=early,
+        num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
     )  # fmt: skip
-    if split:
-        block = 256
-        _add[(triton.cdiv(m * n, block),)](sums, y, m * n, SPLITS=tile.splits, BLOCK=block)
+
+
+def needs(tile: Tile, n: int) -> tuple[int, int]:
+    """Parts and arrivals of a decode launch for `n` columns."""
+    if tile.splits == 1:
+        return 0, 0
+    tiles = triton.cdiv(n, tile.columns)
+    return tiles * tile.splits * tile.columns * tile.rows, tiles
+
+
+def shape_of(tile: Tile, n: int, k: int) -> dict[str, int | bool]:
+    """The constants of a decode launch on a weight [n, k]."""
+    chunk = triton.cdiv(triton.cdiv(k, BLOCK), tile.splits * tile.parts)
+    whole = n % tile.columns == 0 and chunk * tile.splits * tile.parts * BLOCK == k
+    return {
+        "ROWS": tile.rows,
+        "COLUMNS": tile.columns,
+        "SPLITS": tile.splits,
+        "PARTS": tile.parts,
+        "CHUNK": chunk,
+        "WHOLE": whole,
+    }
 
 
 def _launch_prefill(
@@ -145,45 +186,83 @@ def _launch_prefill(
 # Row counts are not specialised on: one row must run the very code that eight rows run.
 @triton.jit(do_not_specialize=["m"])
 def _decode(  # type: ignore[no-untyped-def]
-    x, weight, scale, sums, m, x_stride, n, k, group_n,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr,
-    DOT: tl.constexpr,
+    x, weight, scale, y, parts, arrivals, m, x_stride, n, k, group_n,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr,
+    CHUNK: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    first = tl.program_id(0) * COLUMNS
-    split = tl.program_id(1)
-    column = first + tl.arange(0, COLUMNS)
-    row = tl.arange(0, ROWS)
-    lane = tl.arange(0, 128)
+    tile, split = tl.program_id(0), tl.program_id(1)
+    ahead.let_next_begin()
+    if EARLY:
+        ahead.fetch(weight, tile, split, n, k, COLUMNS, PARTS * CHUNK * 128)
+        ahead.wait()
+    finish_tile(
+        x, weight, scale, y, parts, arrivals, tile, split, m, x_stride, n, k, group_n,
+        ROWS, COLUMNS, SPLITS, PARTS, CHUNK, WHOLE, DOT,
+    )  # fmt: skip
+
+
+@triton.jit
+def finish_tile(  # type: ignore[no-untyped-def]
+    x, weight, scale, y, parts, arrivals, tile, split, m, x_stride, n, k, group_n,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr,
+    CHUNK: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """One program's share of a tile of columns; whoever ends a tile stores it in `y`."""
+    total = _sum(
+        x, weight, scale, tile, split, m, x_stride, n, k, group_n,
+        ROWS, COLUMNS, PARTS, CHUNK, WHOLE, DOT,
+    )  # fmt: skip
+    meeting.finish(total, y, parts, arrivals, tile, split, m, n, SPLITS)
+
+
+@triton.jit
+def _sum(  # type: ignore[no-untyped-def]
+    x, weight, scale, tile, split, m, x_stride, n, k, group_n,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
+    WHOLE: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Products [COLUMNS, ROWS] over CHUNK turns of PARTS blocks; if several, each warp has one."""
+    first = tile * COLUMNS
     steps = tl.cdiv(k, 128)
-    x_at = x + row[:, None] * x_stride + (first // group_n) * k + lane[None, :]
-    w_at = weight + column[:, None] * k + lane[None, :]
+    if PARTS == 1:
+        column = (first + tl.arange(0, COLUMNS))[:, None]
+        row = tl.arange(0, ROWS)[:, None]
+        part = 0
+        lane = tl.arange(0, 128)[None, :]
+        acc = tl.zeros((COLUMNS, ROWS), tl.float32)
+    else:
+        column = (first + tl.arange(0, COLUMNS))[None, :, None]
+        row = tl.arange(0, ROWS)[None, :, None]
+        part = tl.arange(0, PARTS)
+        lane = part[:, None, None] * 128 + tl.arange(0, 128)[None, None, :]
+        acc = tl.zeros((PARTS, COLUMNS, ROWS), tl.float32)
+    x_at = x + row * x_stride + (first // group_n) * k + lane
+    w_at = weight + column * k + lane
     s_at = scale + (first // 128) * steps
-    acc = tl.zeros((COLUMNS, ROWS), tl.float32)
-    for turn in range(CHUNK):
-        step = split * CHUNK + turn
+    step = split * CHUNK * PARTS
+    # A turn past the last step adds zeros, whatever their size. Scales are read a turn ahead: they
+    # are too small for the pipeline that the rest is in.
+    byte = tl.load(s_at + tl.minimum(step + part, steps - 1))
+    for _ in range(CHUNK):
         at = step * 128
         if WHOLE:
             w = tl.load(w_at + at)
-            xs = tl.load(x_at + at, mask=(row < m)[:, None], other=0.0)
+            xs = tl.load(x_at + at, mask=row < m, other=0.0)
         else:
-            inside = at + lane < k
-            w = tl.load(w_at + at, mask=(column < n)[:, None] & inside[None, :], other=0)
-            xs = tl.load(x_at + at, mask=(row < m)[:, None] & inside[None, :], other=0.0)
-        # A turn past the last step adds zeros, whatever their size.
-        size = narrow.e8m0(tl.load(s_at + tl.minimum(step, steps - 1)))
-        acc += tl.dot(narrow.e4m3(w, DOT), tl.trans(xs.to(DOT)), input_precision="ieee") * size
-    keep = (column < n)[:, None] & (row < m)[None, :]
-    y_at = sums + split * m * n + row[None, :] * n + column[:, None]
-    tl.store(y_at, acc.to(sums.dtype.element_ty), mask=keep)
-
-
-@triton.jit(do_not_specialize=["count"])
-def _add(sums, y, count, SPLITS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for split in range(SPLITS):
-        total += tl.load(sums + split * count + at, mask=at < count, other=0.0)
-    tl.store(y + at, total.to(y.dtype.element_ty), mask=at < count)
+            w = tl.load(w_at + at, mask=(column < n) & (at + lane < k), other=0)
+            xs = tl.load(x_at + at, mask=(row < m) & (at + lane < k), other=0.0)
+        size = narrow.e8m0(byte)
+        step += PARTS
+        byte = tl.load(s_at + tl.minimum(step + part, steps - 1))
+        if PARTS == 1:
+            right = tl.trans(xs.to(DOT))
+        else:
+            right = tl.permute(xs.to(DOT), (0, 2, 1))
+            size = size[:, None, None]
+        acc += tl.dot(narrow.e4m3(w, DOT), right, input_precision="ieee") * size
+    if PARTS > 1:
+        acc = tl.sum(acc, 0)
+    return acc
 
 
 @triton.jit(do_not_specialize=["m"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -63,6 +64,22 @@ def output(
     for tensor in inputs:
         require(tensor is None or not _overlap(out, tensor), "out shares memory with an input")
     return out
+
+
+def require_apart(written: Sequence[Tensor], read: Sequence[Tensor | None]) -> None:
+    """Refuse buffers, `written` in place, that share memory with each other or with `read`."""
+    for i, buffer in enumerate(written):
+        for other in (*written[:i], *read):
+            apart = other is None or not _overlap(buffer, other)
+            require(apart, "a buffer that is written shares memory with another operand")
+
+
+def require_scalar(name: str, value: Tensor) -> None:
+    """One int64 in device memory."""
+    require(
+        value.shape == (1,) and value.dtype == torch.int64,
+        f"{name} is {value.dtype} {tuple(value.shape)}, not torch.int64 (1,)",
+    )
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

@@ -1,8 +1,9 @@
 """Mixture of MXFP4 experts for many rows: routes sorted by expert, one tile of one expert each.
 
 The sort and the tile plan stay on the device; the number of programs follows from the shapes alone,
-so nothing waits for a count. What the functions compute is what `kernels.moe` computes, but for a
-repeated expert, each of whose slots holds its own share.
+so nothing waits for a count. The first programs of a grid multiply by the shared expert, tile after
+tile of rows. What the functions compute is what `kernels.moe` computes, but for a repeated expert,
+each of whose slots holds its own share.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import mxfp4, narrow
+from kernels import moe, narrow
 from kernels.launch import dot_type, output, require, require_activation, require_contiguous
+from kernels.mxfp4 import Bank, reordered, require_bank
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +26,13 @@ class Tile:
 
     rows: int  # routes of a program; the plan must have been made for as many
     columns: int  # outputs of a program; in `gate_up` as many of the gate and of the up matrix
-    step: int  # channels a turn, 32 or more
+    step: int  # channels a turn, 64 or more
     warps: int
     stages: int
 
 
-GATE_UP = Tile(rows=64, columns=64, step=64, warps=4, stages=3)
-DOWN = Tile(rows=64, columns=128, step=64, warps=4, stages=3)
+GATE_UP = Tile(rows=128, columns=64, step=128, warps=8, stages=3)
+DOWN = Tile(rows=128, columns=128, step=128, warps=8, stages=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,9 @@ def gate_up(
     x: Tensor,
     chosen: Tensor,
     weights: Tensor,
-    w13: Tensor,
-    s13: Tensor,
+    w13: Bank,
+    shared: Tensor,
+    shared_scale: Tensor,
     *,
     limit: float,
     out: Tensor | None = None,
@@ -74,24 +77,29 @@ def gate_up(
     routes: Plan | None = None,
 ) -> Tensor:
     """`kernels.moe.gate_up` for any number of rows; `routes` is the choice's plan, if at hand."""
-    (m, d), inner = x.shape, w13.shape[1] // 2
+    (m, d), inner = x.shape, w13.outputs // 2
     require(chosen.dim() == 2 and chosen.shape[0] == m, "the choice does not fit the rows")
     slots = chosen.shape[1]
-    require(weights.shape == chosen.shape, f"weights {tuple(weights.shape)} do not fit the choice")
-    require(weights.dtype == torch.float32, f"weights are {weights.dtype}, not float32")
     require_activation("x", x)
-    require_contiguous(weights=weights)
-    mxfp4.check("w13", w13, s13, 2 * inner, d)
-    hidden = output(out, (m, slots, inner), x.dtype, x, chosen, weights, w13, s13)
+    moe.check_weights(weights, chosen)
+    moe.check_shared(shared, shared_scale, 2 * inner, d)
+    require_bank("w13", w13, 2 * inner, d)
+    hidden = output(
+        out, (m, slots + 1, inner), x.dtype,
+        x, chosen, weights, w13.codes, w13.scales, shared, shared_scale,
+    )  # fmt: skip
     if hidden.numel():
-        found = _plan(chosen, w13.shape[0], tile, routes)
-        _gate_up[(triton.cdiv(inner, tile.columns), found.expert.numel())](
-            x, found.order, found.expert, found.first, found.end, weights,
-            w13.view(torch.uint8), s13.view(torch.uint8), hidden,
-            x.stride(0), d, inner, limit, w13.shape[0],
+        found = _plan(chosen, w13.experts, tile, routes)
+        common = triton.cdiv(m, tile.rows)
+        _gate_up[(triton.cdiv(inner, tile.columns), common + found.expert.numel())](
+            x, reordered(x), found.order, found.expert, found.first, found.end, weights,
+            w13.codes, w13.scales, shared.view(torch.uint8), shared_scale.view(torch.uint8), hidden,
+            m, x.stride(0), d, inner, limit, w13.experts, common,
+            w13.codes.stride(0), w13.scales.stride(0),
             SLOTS=slots, ROWS=tile.rows, COLUMNS=tile.columns, STEP=tile.step,
-            TURNS=triton.cdiv(d, tile.step), DOT=dot_type(x),
-            num_warps=tile.warps, num_stages=tile.stages,
+            TURNS=triton.cdiv(d, tile.step), TILES=w13.codes.shape[2],
+            BLOCKS=shared_scale.shape[1], WHOLE=moe.whole(inner, d, tile.columns, tile.step),
+            DOT=dot_type(x), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return hidden
 
@@ -99,28 +107,36 @@ def gate_up(
 def down(
     hidden: Tensor,
     chosen: Tensor,
-    w2: Tensor,
-    s2: Tensor,
+    w2: Bank,
+    shared: Tensor,
+    shared_scale: Tensor,
     *,
     out: Tensor | None = None,
     tile: Tile = DOWN,
     routes: Plan | None = None,
 ) -> Tensor:
     """`kernels.moe.down` for any number of rows; `routes` is the choice's plan, if at hand."""
-    (m, slots, inner), d = hidden.shape, w2.shape[1]
-    require(chosen.shape == (m, slots), "the choice does not fit the hidden rows")
+    (m, every, inner), d = hidden.shape, w2.outputs
+    require(chosen.shape == (m, every - 1), "the choice does not fit the hidden rows")
     require_activation("hidden", hidden)
     require_contiguous(hidden=hidden)
-    mxfp4.check("w2", w2, s2, d, inner)
-    parts = output(out, (m, slots, d), torch.float32, hidden, chosen, w2, s2)
+    moe.check_shared(shared, shared_scale, d, inner)
+    require_bank("w2", w2, d, inner)
+    parts = output(
+        out, (m, every, d), torch.float32,
+        hidden, chosen, w2.codes, w2.scales, shared, shared_scale,
+    )  # fmt: skip
     if parts.numel():
-        found = _plan(chosen, w2.shape[0], tile, routes)
-        _down[(triton.cdiv(d, tile.columns), found.expert.numel())](
-            hidden, found.order, found.expert, found.first, found.end,
-            w2.view(torch.uint8), s2.view(torch.uint8), parts, d, inner, w2.shape[0],
-            ROWS=tile.rows, COLUMNS=tile.columns, STEP=tile.step,
-            TURNS=triton.cdiv(inner, tile.step), DOT=dot_type(hidden),
-            num_warps=tile.warps, num_stages=tile.stages,
+        found = _plan(chosen, w2.experts, tile, routes)
+        common = triton.cdiv(m, tile.rows)
+        _down[(triton.cdiv(d, tile.columns), common + found.expert.numel())](
+            hidden, reordered(hidden), found.order, found.expert, found.first, found.end,
+            w2.codes, w2.scales, shared.view(torch.uint8), shared_scale.view(torch.uint8), parts,
+            m, d, inner, w2.experts, common, w2.codes.stride(0), w2.scales.stride(0),
+            SLOTS=every - 1, ROWS=tile.rows, COLUMNS=tile.columns, STEP=tile.step,
+            TURNS=triton.cdiv(inner, tile.step), TILES=w2.codes.shape[2],
+            BLOCKS=shared_scale.shape[1], WHOLE=moe.whole(d, inner, tile.columns, tile.step),
+            DOT=dot_type(hidden), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return parts
 
@@ -132,95 +148,86 @@ def _plan(chosen: Tensor, experts: int, tile: Tile, routes: Plan | None) -> Plan
 
 
 @triton.jit
-def _turn(  # type: ignore[no-untyped-def]
-    acc, even, odd, packed, scale, column, at, columns, channels,
-    COLUMNS: tl.constexpr, STEP: tl.constexpr, DOT: tl.constexpr,
-):  # fmt: skip
-    """`acc` plus the rows' channels at .. at + STEP times a matrix's rows `column`."""
-    byte = at // 2 + tl.arange(0, STEP // 2)
-    group = at // 32 + tl.arange(0, STEP // 32)
-    there = (column < columns)[:, None]
-    codes = tl.load(
-        packed + column[:, None] * (channels // 2) + byte[None, :],
-        mask=there & (byte < channels // 2)[None, :], other=0,
-    )  # fmt: skip
-    exponents = tl.load(
-        scale + column[:, None] * (channels // 32) + group[None, :],
-        mask=there & (group < channels // 32)[None, :], other=127,
-    )  # fmt: skip
-    each = tl.broadcast_to(exponents[:, :, None], (COLUMNS, STEP // 32, 16))
-    low, high = narrow.e2m1(codes, tl.reshape(each, (COLUMNS, STEP // 2)), DOT)
-    acc = tl.dot(even, tl.trans(low), acc, input_precision="ieee")
-    return tl.dot(odd, tl.trans(high), acc, input_precision="ieee")
-
-
-@triton.jit
-def _halves(  # type: ignore[no-untyped-def]
-    x_at, at, there, width, ROWS: tl.constexpr, STEP: tl.constexpr, DOT: tl.constexpr
+def _places(  # type: ignore[no-untyped-def]
+    order, firsts, ends, tile, SLOTS: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Even and odd channels at .. at + STEP of the rows at `x_at`."""
-    lane = at + tl.arange(0, STEP)
-    mask = there[:, None] & (lane < width)[None, :]
-    xs = tl.load(x_at[:, None] + lane[None, :], mask=mask, other=0.0)
-    return tl.split(tl.reshape(xs.to(DOT), (ROWS, STEP // 2, 2)))
-
-
-@triton.jit
-def _gate_up(  # type: ignore[no-untyped-def]
-    x, order, experts, firsts, ends, weights, w13, s13, hidden,
-    x_stride, d, inner, limit, count,
-    SLOTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
-    TURNS: tl.constexpr, DOT: tl.constexpr,
-):  # fmt: skip
-    tile = tl.program_id(1)
-    expert = tl.load(experts + tile).to(tl.int64)
-    if expert >= count:
-        return
+    """A tile's routes, which of them there are, and their places among [m, t + 1]."""
     place = tl.load(firsts + tile) + tl.arange(0, ROWS)
     there = place < tl.load(ends + tile)
     route = tl.load(order + place, mask=there, other=0).to(tl.int64)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    x_at = x + route // SLOTS * x_stride
-    packed = w13 + expert * inner * d
-    scale = s13 + expert * inner * (d // 16)
-    up_packed, up_scale = packed + inner * (d // 2), scale + inner * (d // 32)
-    gate = tl.zeros((ROWS, COLUMNS), tl.float32)
-    up = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for turn in range(TURNS):
-        at = turn * STEP
-        even, odd = _halves(x_at, at, there, d, ROWS, STEP, DOT)
-        gate = _turn(gate, even, odd, packed, scale, column, at, inner, d, COLUMNS, STEP, DOT)
-        up = _turn(up, even, odd, up_packed, up_scale, column, at, inner, d, COLUMNS, STEP, DOT)
-    gate = tl.minimum(gate * narrow.E2M1_REPAIR, limit)
-    up = tl.minimum(tl.maximum(up * narrow.E2M1_REPAIR, -limit), limit)
-    share = tl.load(weights + route, mask=there, other=0.0)
-    active = gate / (1.0 + tl.exp(-gate)) * up * share[:, None]
-    keep = there[:, None] & (column < inner)[None, :]
-    h_at = hidden + route[:, None] * inner + column[None, :]
-    tl.store(h_at, active.to(hidden.dtype.element_ty), mask=keep)
+    return route, there, route + route // SLOTS
 
 
-@triton.jit
-def _down(  # type: ignore[no-untyped-def]
-    hidden, order, experts, firsts, ends, w2, s2, parts, d, inner, count,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, TURNS: tl.constexpr,
+# Rows come in any number, and a kernel for each kind of number would be compiled for nothing.
+@triton.jit(do_not_specialize=["m", "common"])
+def _gate_up(  # type: ignore[no-untyped-def]
+    x, turned, order, experts, firsts, ends, weights, codes, scales, shared, shared_scale, hidden,
+    m, x_stride, d, inner, limit, count, common, code_stride, scale_stride,
+    SLOTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    TURNS: tl.constexpr, TILES: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr,
     DOT: tl.constexpr,
 ):  # fmt: skip
-    tile = tl.program_id(1)
-    expert = tl.load(experts + tile).to(tl.int64)
-    if expert >= count:
-        return
-    place = tl.load(firsts + tile) + tl.arange(0, ROWS)
-    there = place < tl.load(ends + tile)
-    route = tl.load(order + place, mask=there, other=0).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    packed = w2 + expert * d * (inner // 2)
-    scale = s2 + expert * d * (inner // 32)
-    acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for turn in range(TURNS):
-        at = turn * STEP
-        even, odd = _halves(hidden + route * inner, at, there, inner, ROWS, STEP, DOT)
-        acc = _turn(acc, even, odd, packed, scale, column, at, d, inner, COLUMNS, STEP, DOT)
-    keep = there[:, None] & (column < d)[None, :]
-    p_at = parts + route[:, None] * d + column[None, :]
-    tl.store(p_at, acc * narrow.E2M1_REPAIR, mask=keep)
+    if tl.program_id(1) < common:
+        row = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        both = tl.arange(0, 2 * COLUMNS)
+        line = tl.program_id(0) * COLUMNS + both % COLUMNS
+        line = tl.where(line < inner, line + both // COLUMNS * inner, 2 * inner)
+        acc = moe.common(
+            x + row * x_stride, row < m, d, shared, shared_scale, line, 2 * inner,
+            ROWS, 2 * COLUMNS, BLOCKS, WHOLE, DOT,
+        )  # fmt: skip
+        active = moe.swiglu(acc, limit, COLUMNS, ROWS)
+        h_at = hidden + (row * (SLOTS + 1) + SLOTS)[None, :] * inner + column[:, None]
+        keep = (row < m)[None, :] & (column < inner)[:, None]
+        tl.store(h_at, active.to(hidden.dtype.element_ty), mask=keep)
+    else:
+        tile = tl.program_id(1) - common
+        expert = tl.load(experts + tile).to(tl.int64)
+        if expert < count:
+            route, there, target = _places(order, firsts, ends, tile, SLOTS, ROWS)
+            acc = moe.routed(
+                turned + route // SLOTS * d, there, d,
+                codes + expert * code_stride, scales + expert * scale_stride,
+                moe.gate_and_up(tl.program_id(0), inner, COLUMNS), inner // 8,
+                TILES, ROWS, 2 * COLUMNS, STEP, TURNS, WHOLE, True, DOT,
+            )  # fmt: skip
+            active = moe.swiglu(acc * narrow.E2M1_REPAIR, limit, COLUMNS, ROWS)
+            active *= tl.load(weights + route, mask=there, other=0.0)[None, :]
+            keep = there[None, :] & (column < inner)[:, None]
+            h_at = hidden + target[None, :] * inner + column[:, None]
+            tl.store(h_at, active.to(hidden.dtype.element_ty), mask=keep)
+
+
+@triton.jit(do_not_specialize=["m", "common"])
+def _down(  # type: ignore[no-untyped-def]
+    hidden, turned, order, experts, firsts, ends, codes, scales, shared, shared_scale, parts,
+    m, d, inner, count, common, code_stride, scale_stride,
+    SLOTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    TURNS: tl.constexpr, TILES: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr,
+    DOT: tl.constexpr,
+):  # fmt: skip
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    if tl.program_id(1) < common:
+        row = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        target = row * (SLOTS + 1) + SLOTS
+        acc = moe.common(
+            hidden + target * inner, row < m, inner, shared, shared_scale, column, d,
+            ROWS, COLUMNS, BLOCKS, WHOLE, DOT,
+        )  # fmt: skip
+        keep = (row < m)[None, :] & (column < d)[:, None]
+        tl.store(parts + target[None, :] * d + column[:, None], acc, mask=keep)
+    else:
+        tile = tl.program_id(1) - common
+        expert = tl.load(experts + tile).to(tl.int64)
+        if expert < count:
+            _, there, target = _places(order, firsts, ends, tile, SLOTS, ROWS)
+            acc = moe.routed(
+                turned + target * inner, there, inner,
+                codes + expert * code_stride, scales + expert * scale_stride,
+                tl.program_id(0) * (COLUMNS // 16) + tl.arange(0, COLUMNS // 16), (d - 1) // 16,
+                TILES, ROWS, COLUMNS, STEP, TURNS, WHOLE, True, DOT,
+            )  # fmt: skip
+            keep = there[None, :] & (column < d)[:, None]
+            p_at = parts + target[None, :] * d + column[:, None]
+            tl.store(p_at, acc * narrow.E2M1_REPAIR, mask=keep)

@@ -18,8 +18,15 @@ import triton.language as tl
 E2M1_SHIFT = 32
 E2M1_REPAIR = tl.constexpr(2.0**E2M1_SHIFT)
 # E8M0 bytes for which every factor is in range and no product of a weight and an activation of
-# ordinary size (2 ** -20 and more) is subnormal.
+# ordinary size (2 ** -20 and more) is subnormal. A bank keeps them with the bias of the factor.
 E2M1_SCALES = (40, 160)
+E2M1_BIAS = 126 - E2M1_SHIFT
+# Where a word has the bits of its eight codes: mantissa, exponent's lower and upper, sign. The
+# first five keep the distances that the bits have in BF16 (6, 7, 8 and 15): one shift moves a code.
+E2M1_BITS = (
+    (6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (16, 17, 18, 25), (19, 20, 21, 28),
+    (10, 11, 24, 31), (13, 14, 23, 30), (26, 27, 22, 29),
+)  # fmt: skip
 
 # Four codes in $2; $0 and $1 get two BF16 numbers each. A code s eeee mmm goes to the upper byte of
 # its half, then its lower seven bits move to the last of the exponent's and the first of the
@@ -40,30 +47,46 @@ fma.rn.bf16x2 $0, c, k, z;
 fma.rn.bf16x2 $1, d, k, z;
 }""")
 
-# Four bytes of two codes in $4, their factors in $5 and $6. $0, $1: the lower codes, $2, $3: the
-# upper ones. In its half of a register a byte has s ee m at 15 .. 12 and at 11 .. 8.
+# Two words in $8 and $9, the biased scales of their rows r and r + 8 in both halves of $10. Each of
+# $0 .. $7 gets one code of either word, times its row's factor: even ones are of row r. A, B: lower
+# and upper halves of both words.
 _E2M1_ASM = tl.constexpr("""{
-.reg .b32 a, b, c, d, e, f, g, h, k, z;
-mov.b32 k, 0x81C081C0;
+.reg .b32 a, b, c, d, e, f, g, h, i, j, k, z;
 mov.b32 z, 0x80008000;
-prmt.b32 a, $4, 0, 0x1404;
-prmt.b32 b, $4, 0, 0x3424;
-shl.b32 c, a, 4;
-shl.b32 d, b, 4;
-shr.b32 e, c, 6;
-shr.b32 f, d, 6;
-shr.b32 g, a, 6;
-shr.b32 h, b, 6;
-and.b32 g, g, 0x01C001C0;
-and.b32 h, h, 0x01C001C0;
-lop3.b32 c, c, e, k, 0xA8;
-lop3.b32 d, d, f, k, 0xA8;
-lop3.b32 a, a, z, g, 0xEA;
-lop3.b32 b, b, z, h, 0xEA;
-fma.rn.bf16x2 $0, c, $5, z;
-fma.rn.bf16x2 $1, d, $6, z;
-fma.rn.bf16x2 $2, a, $5, z;
-fma.rn.bf16x2 $3, b, $6, z;
+shl.b32 j, $10, 7;
+shr.b32 k, $10, 1;
+and.b32 j, j, 0x7F807F80;
+and.b32 k, k, 0x7F807F80;
+prmt.b32 a, $8, $9, 0x5410;
+prmt.b32 b, $8, $9, 0x7632;
+and.b32 c, a, 0x81C081C0;
+fma.rn.bf16x2 $0, c, j, z;
+shl.b32 d, a, 3;
+and.b32 d, d, 0x81C081C0;
+fma.rn.bf16x2 $1, d, k, z;
+shl.b32 e, a, 6;
+and.b32 e, e, 0x81C081C0;
+fma.rn.bf16x2 $2, e, j, z;
+shl.b32 f, b, 6;
+and.b32 f, f, 0x81C081C0;
+fma.rn.bf16x2 $3, f, k, z;
+shl.b32 g, b, 3;
+and.b32 g, g, 0x81C081C0;
+fma.rn.bf16x2 $4, g, j, z;
+shr.b32 c, a, 4;
+and.b32 c, c, 0x00C000C0;
+lop3.b32 c, b, 0x81008100, c, 0xEA;
+fma.rn.bf16x2 $5, c, k, z;
+shr.b32 d, a, 7;
+and.b32 d, d, 0x00C000C0;
+shl.b32 h, b, 1;
+lop3.b32 d, h, 0x81008100, d, 0xEA;
+fma.rn.bf16x2 $6, d, j, z;
+shr.b32 e, b, 4;
+and.b32 e, e, 0x00C000C0;
+shl.b32 i, b, 2;
+lop3.b32 e, i, 0x81008100, e, 0xEA;
+fma.rn.bf16x2 $7, e, k, z;
 }""")
 
 
@@ -87,27 +110,36 @@ def e4m3(codes, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def e2m1(packed, exponents, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`DOT` numbers of the lower and of the upper codes of `packed` bytes, times 2 ** -32.
+def e2m1(words, scales, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`DOT` numbers [..., 2, 2, 2] of the codes of a bank's `words` [...], times 2 ** -32.
 
-    `exponents` (E8M0 bytes, one per packed byte) are their groups' scales.
+    `scales` [...] has in its lower byte the biased scale of the codes whose last index is 0, in its
+    upper byte that of the others.
     """
     if tl.bfloat16 == DOT:
-        factor = ((exponents.to(tl.int16) + 94) << 7).to(tl.bfloat16, bitcast=True)
-        low, high = tl.inline_asm_elementwise(
-            _E2M1_ASM,
-            "=r,=r,=r,=r,r,r,r",
-            [packed, factor],
-            dtype=(tl.bfloat16, tl.bfloat16),
-            is_pure=True,
-            pack=4,
-        )
+        a, b, c, d, e, f, g, h = tl.inline_asm_elementwise(
+            _E2M1_ASM, "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r", [words, scales],
+            dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2,
+        )  # fmt: skip
     else:
-        factor = ((exponents.to(tl.int32) + 94) << 23).to(tl.float32, bitcast=True)
-        code = packed.to(tl.int32)
-        low = (((code & 8) << 28) | ((code & 7) << 22)).to(tl.float32, bitcast=True) * factor
-        high = (((code & 128) << 24) | ((code & 112) << 18)).to(tl.float32, bitcast=True) * factor
-    return low, high
+        low = ((scales.to(tl.int32) & 255) << 23).to(tl.float32, bitcast=True)
+        high = ((scales.to(tl.int32) & 0xFF00) << 15).to(tl.float32, bitcast=True)
+        a = _code(words, 6, 8, 15) * low
+        b = _code(words, 3, 5, 12) * high
+        c = _code(words, 0, 2, 9) * low
+        d = _code(words, 16, 18, 25) * high
+        e = _code(words, 19, 21, 28) * low
+        f = _code(words, 10, 24, 31) * high
+        g = _code(words, 13, 23, 30) * low
+        h = _code(words, 26, 22, 29) * high
+    return tl.join(tl.join(tl.join(a, e), tl.join(c, g)), tl.join(tl.join(b, f), tl.join(d, h)))
+
+
+@triton.jit
+def _code(words, low: tl.constexpr, high: tl.constexpr, sign: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Float32 of codes times 2 ** -126: two bits from `low`, the exponent's upper, the sign."""
+    bits = (((words >> low) & 3) << 22) | (((words >> high) & 1) << 24)
+    return (bits | ((words >> sign) << 31)).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -39,6 +39,12 @@ def inverse_size(x, d, eps):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def inverse_sizes(x, d, eps):  # type: ignore[no-untyped-def]
+    """`inverse_size` of every row of a tile `x` [rows, channels], as a column."""
+    return 1.0 / tl.sqrt_rn(tl.sum(x * x, 1) / d + eps)[:, None]
+
+
+@triton.jit
 def _rms_norm(  # type: ignore[no-untyped-def]
     x, weight, y, stride, d, eps, WEIGHT: tl.constexpr, BLOCK: tl.constexpr
 ):

@@ -5,12 +5,94 @@ Affinity is sqrt(softplus(logit)); the bias takes part in the choice, never in t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import require, require_contiguous
+from kernels import ahead, best, dense, meeting
+from kernels.launch import DECODE_ROWS, require, require_activation, require_contiguous
+from kernels.workspace import Workspace, room
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The launch of `route`; all are powers of two but `stages`, `columns` 16 or more."""
+
+    columns: int = 16  # experts of a program
+    splits: int = 8  # programs that share their channels
+    step: int = 128
+    warps: int = 4
+    stages: int = 3
+    early: bool = False  # fetch the gate before the launch before has ended
+
+
+TILE = Tile()
+
+
+def route(
+    x: Tensor,
+    gate: Tensor,
+    bias: Tensor | None,
+    tokens: Tensor | None,
+    table: Tensor | None,
+    *,
+    count: int,
+    scale: float,
+    tile: Tile = TILE,
+    workspace: Workspace | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Experts int64 [m, count] and their weights for up to 8 rows `x` [m, d]; `gate` [e, d].
+
+    By affinity and `bias` float32 [e] as in `choose`, or those of `tokens` int64 [m] in `table`
+    int64 [vocabulary, count] as in `look_up`: one of the two. `x` and `gate` are BF16 or float32,
+    logits float32. Raises ValueError for operands that do not fit.
+    """
+    (m, d), experts = x.shape, gate.shape[0]
+    require(m <= DECODE_ROWS, f"{m} rows are no step")
+    require_activation("x", x, d)
+    dense.require_weight("gate", gate, d)
+    require(1 <= count <= experts, f"{count} of {experts} experts cannot be chosen")
+    if bias is None:
+        _check_table(m, tokens, table, count)
+    else:
+        require(tokens is None and table is None, "experts come from a bias or a table, not both")
+        _check_bias(bias, experts)
+    chosen = torch.empty((m, count), dtype=torch.int64, device=x.device)
+    weights = torch.empty((m, count), dtype=torch.float32, device=x.device)
+    if m:
+        _launch_route(x, gate, bias, tokens, table, chosen, weights, scale, tile, workspace)
+    return chosen, weights
+
+
+def _launch_route(
+    x: Tensor,
+    gate: Tensor,
+    bias: Tensor | None,
+    tokens: Tensor | None,
+    table: Tensor | None,
+    chosen: Tensor,
+    weights: Tensor,
+    scale: float,
+    tile: Tile,
+    workspace: Workspace | None,
+) -> None:
+    (experts, d), count = gate.shape, chosen.shape[1]
+    tiles = triton.cdiv(experts, tile.columns)
+    met = room(workspace, x.device, tile.splits * tiles * tile.columns * DECODE_ROWS, 1)
+    turns = triton.cdiv(triton.cdiv(d, tile.step), tile.splits)
+    early = tile.early and ahead.possible(gate)
+    _route[(tiles, tile.splits)](
+        x, gate, bias, tokens, table, chosen, weights, met.parts, met.arrivals,
+        x.shape[0], x.stride(0), experts, d, scale,
+        ROWS=DECODE_ROWS, COLUMNS=tile.columns, STEP=tile.step, TURNS=turns, SPLITS=tile.splits,
+        WHOLE=experts % tile.columns == 0 and turns * tile.splits * tile.step == d,
+        DOT=dense.dot_type(x, gate), COUNT=count, SLOTS=triton.next_power_of_2(count),
+        BLOCK=triton.next_power_of_2(tiles * tile.columns), BY_BIAS=bias is not None, EARLY=early,
+        num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
+    )  # fmt: skip
 
 
 def choose(logits: Tensor, bias: Tensor, count: int, *, scale: float) -> tuple[Tensor, Tensor]:
@@ -22,10 +104,8 @@ def choose(logits: Tensor, bias: Tensor, count: int, *, scale: float) -> tuple[T
     """
     m, experts = logits.shape
     _check(logits)
-    require(bias.shape == (experts,), f"a bias {tuple(bias.shape)} for {experts} experts")
-    require(bias.dtype == torch.float32, f"the bias is {bias.dtype}, not float32")
+    _check_bias(bias, experts)
     require(1 <= count <= experts, f"{count} of {experts} experts cannot be chosen")
-    require_contiguous(bias=bias)
     chosen = torch.empty((m, count), dtype=torch.int64, device=logits.device)
     weights = torch.empty((m, count), dtype=torch.float32, device=logits.device)
     if m:
@@ -46,10 +126,8 @@ def look_up(
     """
     m, experts = logits.shape
     _check(logits)
-    require(tokens.shape == (m,), f"tokens {tuple(tokens.shape)} for {m} rows")
-    require(tokens.dtype == table.dtype == torch.int64, "tokens and table are not int64")
-    require_contiguous(tokens=tokens, table=table)
     count = table.shape[1]
+    _check_table(m, tokens, table, count)
     chosen = torch.empty((m, count), dtype=torch.int64, device=logits.device)
     weights = torch.empty((m, count), dtype=torch.float32, device=logits.device)
     if m:
@@ -63,6 +141,88 @@ def look_up(
 def _check(logits: Tensor) -> None:
     require(logits.dtype == torch.float32, f"logits are {logits.dtype}, not float32")
     require_contiguous(logits=logits)
+
+
+def _check_bias(bias: Tensor, experts: int) -> None:
+    require(bias.shape == (experts,), f"a bias {tuple(bias.shape)} for {experts} experts")
+    require(bias.dtype == torch.float32, f"the bias is {bias.dtype}, not float32")
+    require_contiguous(bias=bias)
+
+
+def _check_table(m: int, tokens: Tensor | None, table: Tensor | None, count: int) -> None:
+    if tokens is None or table is None:
+        raise ValueError("without a bias, experts need tokens and a table")
+    require(tokens.shape == (m,), f"tokens {tuple(tokens.shape)} for {m} rows")
+    require(tokens.dtype == table.dtype == torch.int64, "tokens and table are not int64")
+    require(table.shape[1] == count, f"a table of {table.shape[1]} experts a token, not {count}")
+    require_contiguous(tokens=tokens, table=table)
+
+
+@triton.jit(do_not_specialize=["m"])
+def _route(  # type: ignore[no-untyped-def]
+    x, gate, bias, tokens, table, chosen, weights, parts, arrivals, m, x_stride, experts, d, scale,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, TURNS: tl.constexpr,
+    SPLITS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr, COUNT: tl.constexpr,
+    SLOTS: tl.constexpr, BLOCK: tl.constexpr, BY_BIAS: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    tile, split = tl.program_id(0), tl.program_id(1)
+    ahead.let_next_begin()
+    if EARLY:
+        ahead.fetch(gate, tile, split, experts, d, COLUMNS, TURNS * STEP)
+        ahead.wait()
+    width = tl.num_programs(0) * COLUMNS
+    part = dense.products(
+        x, gate, tile, split, m, x_stride, experts, d, ROWS, COLUMNS, STEP, TURNS, WHOLE, DOT
+    )
+    row = tl.arange(0, ROWS)
+    column = tile * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(parts + (split * ROWS + row[None, :]) * width + column[:, None], part)
+    if meeting.arrive(arrivals) == tl.num_programs(0) * SPLITS - 1:
+        expert = tl.arange(0, BLOCK)[None, :]
+        logits = tl.zeros((ROWS, BLOCK), tl.float32)
+        for turn in tl.static_range(SPLITS):
+            at = parts + (turn * ROWS + row[:, None]) * width + expert
+            logits += tl.load(at, mask=expert < width, other=0.0, cache_modifier=".cg")
+        affinity = _affinity(logits)
+        if BY_BIAS:
+            score = affinity + tl.load(bias + expert, mask=expert < experts, other=0.0)
+            found = _best_of_rows(score, expert, experts, COUNT, SLOTS)
+        else:
+            found = _listed(tokens, table, row, m, COUNT, SLOTS)
+        slot = tl.arange(0, SLOTS)[None, :]
+        there = slot < COUNT
+        share = tl.where(there, tl.gather(affinity, found.to(tl.int32), 1), 0.0)
+        share = share / tl.sum(share, 1)[:, None] * scale
+        at, keep = row[:, None] * COUNT + slot, (row < m)[:, None] & there
+        tl.store(chosen + at, found, mask=keep)
+        tl.store(weights + at, share, mask=keep)
+        tl.store(arrivals, 0)
+
+
+@triton.jit
+def _best_of_rows(  # type: ignore[no-untyped-def]
+    score, expert, experts, COUNT: tl.constexpr, SLOTS: tl.constexpr
+):
+    """int64 [rows, SLOTS]: the COUNT best of `score` [rows, block], best first, then zeros."""
+    keys = tl.where(expert < experts, best.key(score, expert), best.LOWEST)
+    slot = tl.arange(0, SLOTS)[None, :]
+    found = tl.zeros((score.shape[0], SLOTS), tl.int64)
+    for turn in tl.static_range(COUNT):
+        first = tl.max(keys, 1)[:, None]
+        found = tl.where(slot == turn, best.token_of(first), found)
+        keys = tl.where(keys == first, best.LOWEST, keys)
+    return found
+
+
+@triton.jit
+def _listed(  # type: ignore[no-untyped-def]
+    tokens, table, row, m, COUNT: tl.constexpr, SLOTS: tl.constexpr
+):
+    """int64 [rows, SLOTS]: the experts that `table` has for each row's token, then zeros."""
+    token = tl.load(tokens + row, mask=row < m, other=0)[:, None]
+    slot = tl.arange(0, SLOTS)[None, :]
+    return tl.load(table + token * COUNT + slot, mask=slot < COUNT, other=0)
 
 
 @triton.jit

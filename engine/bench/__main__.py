@@ -30,7 +30,9 @@ from engine.suite import ASSETS, Suite
 from engine.tokenizer import Tokenizer
 
 PLAIN, SPECULATIVE = "plain", "speculative"
+PROFILE = "--profile"  # another command, with options of its own
 AGREEMENT_PROMPTS, AGREEMENT_TOKENS = 3, 32
+SYNTHETIC_CHUNK = 2048  # prompt tokens a forward of a model that fills a GPU
 INDEXED_RATIO = 4  # tokens a compressed row, on the layers that select rows
 
 
@@ -52,9 +54,15 @@ class Options:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print; exit status 2 and one sentence for what cannot be run, 3 on a busy device."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    if PROFILE in argv:
+        from engine.profile.__main__ import main as profile
+
+        return profile([word for word in argv if word != PROFILE])
     given = _parser().parse_args(argv)
     progress = _bar(Console(stderr=True))
     try:
+        if given.synthetic:
+            return _synthetic(given)
         options = _options(given, argv)
         with lease.held("engine.bench"), progress:
             result = run(options, progress)
@@ -68,6 +76,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(result.json(), indent=1))
     else:
         show(result, Console())
+    return 0
+
+
+def _synthetic(given: argparse.Namespace) -> int:
+    """Time a model of random weights; lines as they come, and the whole as JSON if asked for."""
+    from engine.device import requirement
+
+    requirement.device()  # a clear sentence where the imports below would fail
+    from engine.bench import synthetic
+
+    config = _config(given.config)[1]
+    if given.config is None:
+        config = replace(config, dtype="bfloat16", prefill_chunk=SYNTHETIC_CHUNK)
+    options = synthetic.Options(
+        name=given.synthetic,
+        layers=given.layers,
+        contexts=given.contexts or synthetic.CONTEXTS,
+        prompts=given.lengths or synthetic.PROMPTS,
+        sections=given.sections or synthetic.SECTIONS,
+        repeats=given.repeats or synthetic.REPEATS,
+        config=config,
+    )
+    stream = sys.stderr if given.json else sys.stdout
+    with lease.held("engine.bench"):
+        result = synthetic.run(options, lambda line: print(line, file=stream, flush=True))
+    if given.json:
+        print(json.dumps(result, indent=1))
     return 0
 
 
@@ -246,6 +281,17 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError("must be whole numbers with commas between them")
+    return tuple(int(part) for part in parts)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine.bench", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -257,6 +303,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=_positive, help="tokens an answer (128, quick 32)")
     parser.add_argument("--repeats", type=_positive, help="timings of each prompt (4, quick 2)")
     parser.add_argument("--threads", type=_positive, help="absent: the better of 1 and all cores")
+    parser.add_argument("--synthetic", metavar="NAME", help="time random weights instead: k160")
+    parser.add_argument(PROFILE, action="store_true", help="phases of a step: engine.profile")
+    parser.add_argument("--layers", type=_positive, help="of the synthetic model; absent: all")
+    parser.add_argument("--contexts", type=_numbers, help="of the synthetic model, as 0,4096,32768")
+    parser.add_argument("--lengths", type=_numbers, help="prompts to prefill, as 1024,12288")
+    parser.add_argument("--sections", type=_names, help="of the synthetic model, as decode,prefill")
     parser.add_argument("--no-peer", action="store_true", help="leave transformers out")
     return parser
 

@@ -37,9 +37,7 @@ class Plan:
     evaluate_at: tuple[float, ...] = (0.25, 0.5, 0.75)
 
 
-def losses(
-    hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor]:
+def losses(hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Weighted cross-entropy plus a small penalty on the normaliser; the bare one (nats)."""
     logits = linear(hidden, head).float()
     normaliser = logits.logsumexp(-1)

@@ -64,9 +64,7 @@ class Frames:
             self._angles[length] = (
                 rotary.table(positions, self.plain),
                 rotary.table(positions, self._scaled),
-                {
-                    r: rotary.table(positions[: length // r * r : r], self._scaled) for r in ratios
-                },
+                {r: rotary.table(positions[: length // r * r : r], self._scaled) for r in ratios},
             )
         return self._angles[length]
 

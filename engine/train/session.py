@@ -14,11 +14,11 @@ import torch
 
 from engine.errors import CheckpointError, ConfigError, EngineError
 from engine.geometry import Geometry
+from engine.tensors import entries
 from engine.tokenizer import Tokenizer
 from engine.train import backbone, card, draft, evaluate, export
 from engine.train.data import Split, synthetic
 from engine.train.forward import Forward
-from engine.train.inventory import entries
 from engine.train.model import Model
 from engine.train.optimiser import Rates
 from engine.train.progress import say
@@ -173,7 +173,11 @@ class Session:
     def _held_out(self) -> dict[str, float]:
         o = self.o
         found = evaluate.bits(
-            self.model, self.held_out, self.tokenizer, batch=o.batch, length=o.length,
+            self.model,
+            self.held_out,
+            self.tokenizer,
+            batch=o.batch,
+            length=o.length,
             batches=1 if o.smoke else 8,
         )
         shown = (f"{k.removeprefix('held_out_')} {v:.4f}" for k, v in found.items())
@@ -232,8 +236,10 @@ class Session:
             **found, "prompts": len(begins), "looping": sum(s < 0.5 for s in shares),
         }  # fmt: skip
         by_slot = [None if a is None else round(a, 3) for a in found["accepted_given_offered"]]
-        say(f"draft at width {found['width']}: tau {found['tau']} by slot {by_slot} "
-            f"rounds {found['rounds']} confidence brier {found['confidence_brier']}")
+        say(
+            f"draft at width {found['width']}: tau {found['tau']} by slot {by_slot} "
+            f"rounds {found['rounds']} confidence brier {found['confidence_brier']}"
+        )
         say(f"repeating samples: {sum(s < 0.5 for s in shares)} of {len(shares)}")
 
     def _describe(self) -> None:
@@ -274,10 +280,11 @@ class Session:
             synthetic(self.geometry, 200, 2).tofile(folder / "heldout.u16.bin")
         train = Split(folder / "train.u16.bin", self.geometry, self.device)
         held_out = Split(folder / "heldout.u16.bin", self.geometry, self.device)
-        say(f"corpus: {train.tokens} tokens in {len(train.begins)} documents; held out "
-            f"{held_out.tokens} in {len(held_out.begins)}")
+        say(
+            f"corpus: {train.tokens} tokens in {len(train.begins)} documents; held out "
+            f"{held_out.tokens} in {len(held_out.begins)}"
+        )
         return train, held_out, about
-
 
 
 def _earlier_facts(start: Path | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def times_us(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]
     with torch.cuda.graph(graph):
         kept = [call() for call in calls]
     graph.replay()
-    found = [_elapsed_us(graph.replay) / len(calls) for _ in range(repeats)]
+    found = [elapsed_us(graph.replay) / len(calls) for _ in range(repeats)]
     del kept
     return found
 
@@ -39,11 +39,11 @@ def copy_gb_s(repeats: int = 9) -> float:
     source = torch.zeros(_COPY_BYTES // 2, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     target.copy_(source)
-    taken = statistics.median(_elapsed_us(lambda: target.copy_(source)) for _ in range(repeats))
+    taken = statistics.median(elapsed_us(lambda: target.copy_(source)) for _ in range(repeats))
     return _COPY_BYTES / taken / 1e3
 
 
-def _elapsed_us(call: Callable[[], object]) -> float:
+def elapsed_us(call: Callable[[], object]) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     call()

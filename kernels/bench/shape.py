@@ -10,6 +10,8 @@ EXPERTS = 160
 CHOSEN = 6
 STREAMS = 4
 HEADS, HEAD, ROTARY = 64, 512, 64
+LATENT = 1024  # of the queries
+WINDOW = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,6 @@ LINEARS = (
     Linear("wq_b", HEADS * HEAD, 1024),
     Linear("wo_a", 8 * 1024, 4096, groups=8),
     Linear("wo_b", HIDDEN, 8192),
-    Linear("shared w13", 2 * INNER, HIDDEN),
-    Linear("shared w2", HIDDEN, INNER),
 )
 
 
@@ -45,6 +45,9 @@ def mxfp4_bytes(outputs: int, channels: int) -> int:
 GATE_UP_BYTES = mxfp4_bytes(2 * INNER, HIDDEN)
 DOWN_BYTES = mxfp4_bytes(HIDDEN, INNER)
 EXPERT_BYTES = GATE_UP_BYTES + DOWN_BYTES
+SHARED_GATE_UP_BYTES = Linear("shared w13", 2 * INNER, HIDDEN).weight_bytes
+SHARED_DOWN_BYTES = Linear("shared w2", HIDDEN, INNER).weight_bytes
+SHARED_BYTES = SHARED_GATE_UP_BYTES + SHARED_DOWN_BYTES
 
 
 def expected_experts(rows: int) -> float:
@@ -52,7 +55,8 @@ def expected_experts(rows: int) -> float:
     return EXPERTS * (1.0 - (1.0 - CHOSEN / EXPERTS) ** rows)
 
 
-def hyper_bytes(rows: int) -> int:
-    """Mixing matrix, and streams and output read and written once, BF16."""
+def hyper_bytes(rows: int, parts: int) -> int:
+    """Mixing matrix, streams read and written once, and the output or its float32 parts."""
     matrix = (2 + STREAMS) * STREAMS * STREAMS * HIDDEN * 4
-    return matrix + rows * HIDDEN * 2 * (STREAMS + STREAMS + 1 + 1)
+    output = 4 * parts if parts else 2
+    return matrix + rows * HIDDEN * (2 * (STREAMS + STREAMS + 1) + output)

@@ -11,11 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import fp8_linear, hyper, moe, norm, rotary, rounding, router
-from kernels.bench import shape
+from kernels import (
+    fp8_linear,
+    hyper,
+    moe,
+    moe_prefill,
+    mxfp4,
+    narrow,
+    norm,
+    rotary,
+    rounding,
+    router,
+)
+from kernels.bench import ending, rings, shape, state
 from kernels.bench.clock import rotations
+from kernels.workspace import Workspace
 
 _ROUTINGS = 32
+_MANY_ROWS = 4096  # of a prefill's chunk
 _BANKS = 2  # one bank of 160 experts is 2.1 GB: far more than any cache
 
 
@@ -34,49 +47,95 @@ def every(rows: int) -> Iterator[Work]:
     for linear in shape.LINEARS:
         yield _linear(linear, rows)
     yield from _experts(rows)
-    yield _hyper(rows)
+    yield from _hyper(rows)
     yield from _rows(rows)
+    for name, needed, calls in (*state.every(rows), *ending.every(rows)):
+        yield Work(name, rows, needed, calls)
+    for name, calls in rings.every(rows):
+        yield Work(name, rows, 0.0, calls)
 
 
-def tunable(
-    rows: int,
-) -> Iterator[tuple[str, Callable[[Any], list[Callable[[], object]]], list[Any]]]:
-    """Name, calls for a tile, and the tiles to try, of every product with a choice of tiles."""
+# Name, calls for a tile, and the tiles to try.
+Tunable = tuple[str, Callable[[Any], list[Callable[[], object]]], list[Any]]
+
+
+def tunable(rows: int) -> Iterator[Tunable]:
+    """Everything with a choice of tiles, for a step of `rows` rows; sorted experts for many."""
     for linear in shape.LINEARS:
         tiles = [
-            fp8_linear.Tile(8, columns, splits, warps, stages)
-            for columns, splits, warps, stages in itertools.product(
-                (16, 32, 64, 128), (1, 2, 4, 8), (2, 4, 8), (3, 4, 6)
+            fp8_linear.Tile(8, columns, splits, warps, stages, parts, early)
+            for columns, splits, warps, stages, parts, early in itertools.product(
+                (16, 32, 64),
+                (1, 2, 4, 8),
+                (1, 2, 4, 8),
+                (3, 4, 6, 9),
+                (1, 2, 4, 8),
+                (False, True),
             )
-            if columns <= linear.n // linear.groups and splits <= linear.k // 128
+            if columns <= linear.n // linear.groups
+            and splits * parts <= linear.k // 128
+            and parts in (1, warps)
         ]
+        workspace = Workspace.on("cuda")
         operands = [_linear_operands(linear, rows) for _ in range(rotations(linear.weight_bytes))]
 
         def multiply(
-            tile: fp8_linear.Tile, operands: Any = operands, groups: int = linear.groups
+            tile: fp8_linear.Tile,
+            operands: Any = operands,
+            groups: int = linear.groups,
+            workspace: Workspace = workspace,
         ) -> list[Callable[[], object]]:
-            return [
-                partial(fp8_linear.multiply, x, weight, scale, groups=groups, tile=tile)
-                for x, weight, scale in operands
-            ]
+            given: dict[str, Any] = {"groups": groups, "tile": tile, "workspace": workspace}
+            return [partial(fp8_linear.multiply, *tensors, **given) for tensors in operands]
 
         yield linear.name, multiply, tiles
-    tiles_moe = [
-        moe.Tile(columns, step, warps, stages)
-        for columns, step, warps, stages in itertools.product(
-            (16, 32, 64, 128), (64, 128, 256), (1, 2, 4, 8), (2, 3, 4, 6)
+    yield from _tunable_experts(rows)
+    writes = [_hyper_operands(rows, shape.CHOSEN + 1) for _ in range(64)]
+
+    def advance(tile: hyper.Tile) -> list[Callable[[], object]]:
+        return [partial(_advance, given, tile) for given in writes]
+
+    launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16))
+    yield "hyper advance", advance, [hyper.Tile(*launch) for launch in launches]
+    yield from state.tunable(rows)
+    yield from ending.tunable(rows)
+    yield from rings.tunable(rows)
+
+
+def _tunable_experts(rows: int) -> Iterator[Tunable]:
+    tiles = [
+        moe.Tile(columns, step, shared, warps, stages)
+        for columns, step, shared, warps, stages in itertools.product(
+            (16, 32, 64), (128, 256, 512), (1, 2, 4), (1, 2, 4), (3, 4, 6)
         )
+        if columns // shared >= 16 and step * stages <= 1536
     ]
     draws = list(_draws(rows))
-
-    def gate_up(tile: moe.Tile) -> list[Callable[[], object]]:
-        return [partial(draw.gate_up, tile) for draw in draws]
-
-    def down(tile: moe.Tile) -> list[Callable[[], object]]:
-        return [partial(draw.down, tile) for draw in draws]
-
-    yield "experts gate_up", gate_up, tiles_moe
-    yield "experts down", down, tiles_moe
+    yield (
+        "experts gate_up",
+        lambda tile: [partial(draw.gate_up, tile) for draw in draws],
+        [tile for tile in tiles if tile.warps * 16 <= 2 * tile.columns],
+    )
+    yield (
+        "experts down",
+        lambda tile: [partial(draw.down, tile) for draw in draws],
+        [tile for tile in tiles if tile.warps * 16 <= tile.columns],
+    )
+    many = list(itertools.islice(_draws(_MANY_ROWS), 2))
+    sorted_tiles = [
+        moe_prefill.Tile(*tile)
+        for tile in itertools.product((64, 128), (32, 64, 128), (64, 128), (4, 8), (2, 3))
+    ]
+    yield (
+        "sorted gate_up",
+        lambda tile: [partial(draw.sorted_gate_up, tile) for draw in many],
+        sorted_tiles,
+    )
+    yield (
+        "sorted down",
+        lambda tile: [partial(draw.sorted_down, tile) for draw in many],
+        sorted_tiles,
+    )
 
 
 def _bf16(*size: int) -> Tensor:
@@ -104,16 +163,33 @@ def _e8m0(*size: int) -> Tensor:
 
 def _linear_operands(linear: shape.Linear, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     n, k, groups = linear.n, linear.k, linear.groups
-    return _bf16(rows, groups * k), _e4m3(n, k), _e8m0(-(-n // 128), -(-k // 128))
+    return _bf16(rows, groups * k), *_fp8(n, k)
 
 
 def _linear(linear: shape.Linear, rows: int) -> Work:
+    workspace = Workspace.on("cuda")
+
     def one() -> Callable[[], object]:
-        x, weight, scale = _linear_operands(linear, rows)
-        return lambda: fp8_linear.multiply(x, weight, scale, groups=linear.groups)
+        operands, groups = _linear_operands(linear, rows), linear.groups
+        return partial(fp8_linear.multiply, *operands, groups=groups, workspace=workspace)
 
     calls = [one() for _ in range(rotations(linear.weight_bytes))]
     return Work(linear.name, rows, linear.weight_bytes, calls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Experts:
+    """A layer's experts, the shared one with them."""
+
+    w13: mxfp4.Bank
+    w2: mxfp4.Bank
+    shared_w13: tuple[Tensor, Tensor]
+    shared_w2: tuple[Tensor, Tensor]
+
+    @classmethod
+    def random(cls) -> _Experts:
+        d, i = shape.HIDDEN, shape.INNER
+        return cls(_bank(2 * i, d), _bank(d, i), _fp8(2 * i, d), _fp8(d, i))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,69 +198,100 @@ class _Draw:
 
     x: Tensor
     hidden: Tensor
-    shared: Tensor
     chosen: Tensor
     weights: Tensor
-    w13: Tensor
-    s13: Tensor
-    w2: Tensor
-    s2: Tensor
+    experts: _Experts
 
     def gate_up(self, tile: moe.Tile = moe.GATE_UP) -> Tensor:
         return moe.gate_up(
-            self.x, self.chosen, self.weights, self.w13, self.s13, limit=10.0, tile=tile
-        )
+            self.x, self.chosen, self.weights, self.experts.w13, *self.experts.shared_w13,
+            limit=10.0, tile=tile,
+        )  # fmt: skip
 
     def down(self, tile: moe.Tile = moe.DOWN) -> Tensor:
-        return moe.down(self.hidden, self.chosen, self.w2, self.s2, tile=tile)
+        return moe.down(
+            self.hidden, self.chosen, self.experts.w2, *self.experts.shared_w2, tile=tile
+        )
+
+    def sorted_gate_up(self, tile: moe_prefill.Tile = moe_prefill.GATE_UP) -> Tensor:
+        return moe_prefill.gate_up(
+            self.x, self.chosen, self.weights, self.experts.w13, *self.experts.shared_w13,
+            limit=10.0, tile=tile,
+        )  # fmt: skip
+
+    def sorted_down(self, tile: moe_prefill.Tile = moe_prefill.DOWN) -> Tensor:
+        return moe_prefill.down(
+            self.hidden, self.chosen, self.experts.w2, *self.experts.shared_w2, tile=tile
+        )
 
     def chain(self) -> Tensor:
-        parts = moe.down(self.gate_up(), self.chosen, self.w2, self.s2)
-        return moe.total(parts, self.shared, torch.bfloat16)
+        return moe.down(self.gate_up(), self.chosen, self.experts.w2, *self.experts.shared_w2)
+
+
+def _bank(outputs: int, channels: int) -> mxfp4.Bank:
+    """Random codes, and scales from 2 ** -9 to 2 ** -6."""
+    tiles = (shape.EXPERTS, outputs // mxfp4.ROWS, channels // mxfp4.CHANNELS)
+    codes = torch.empty((*tiles, 4, 32, 4), device="cuda", dtype=torch.int32)
+    codes.view(torch.uint8).random_()
+    bias = narrow.E2M1_BIAS
+    scales = torch.empty((*tiles, 8, 8), device="cuda", dtype=torch.int16)
+    scales.view(torch.uint8).random_(118 + bias, 122 + bias)
+    return mxfp4.Bank(codes, scales, outputs, channels)
+
+
+def _fp8(outputs: int, channels: int) -> tuple[Tensor, Tensor]:
+    return _e4m3(outputs, channels), _e8m0(-(-outputs // 128), -(-channels // 128))
 
 
 def _draws(rows: int) -> Iterator[_Draw]:
-    e, d, i = shape.EXPERTS, shape.HIDDEN, shape.INNER
-    banks = [
-        (_codes(e, 2 * i, d // 2), _e8m0(e, 2 * i, d // 32), _codes(e, d, i // 2),
-         _e8m0(e, d, i // 32)) for _ in range(_BANKS)
-    ]  # fmt: skip
+    e, d, i, t = shape.EXPERTS, shape.HIDDEN, shape.INNER, shape.CHOSEN
+    banks = [_Experts.random() for _ in range(_BANKS)]
     for routing in range(_ROUTINGS):
-        chosen = torch.rand(rows, e, device="cuda").argsort(-1)[:, : shape.CHOSEN].contiguous()
-        weights = torch.rand(rows, shape.CHOSEN, device="cuda")
-        yield _Draw(
-            _bf16(rows, d), _bf16(rows, shape.CHOSEN, i), _bf16(rows, d), chosen, weights,
-            *banks[routing % _BANKS],
-        )  # fmt: skip
+        chosen = torch.rand(rows, e, device="cuda").argsort(-1)[:, :t].contiguous()
+        weights = torch.rand(rows, t, device="cuda")
+        yield _Draw(_bf16(rows, d), _bf16(rows, t + 1, i), chosen, weights, banks[routing % _BANKS])
 
 
 def _experts(rows: int) -> Iterator[Work]:
     draws = list(_draws(rows))
     visited = sum(draw.chosen.unique().numel() for draw in draws) / len(draws)
     for name, calls, size in (
-        ("experts gate_up", [draw.gate_up for draw in draws], shape.GATE_UP_BYTES),
-        ("experts down", [draw.down for draw in draws], shape.DOWN_BYTES),
-        ("experts chain", [draw.chain for draw in draws], shape.EXPERT_BYTES),
+        (
+            "experts gate_up",
+            [draw.gate_up for draw in draws],
+            (shape.GATE_UP_BYTES, shape.SHARED_GATE_UP_BYTES),
+        ),
+        (
+            "experts down",
+            [draw.down for draw in draws],
+            (shape.DOWN_BYTES, shape.SHARED_DOWN_BYTES),
+        ),
+        ("experts chain", [draw.chain for draw in draws], (shape.EXPERT_BYTES, shape.SHARED_BYTES)),
     ):
-        yield Work(name, rows, visited * size, list(calls))
+        yield Work(name, rows, visited * size[0] + size[1], list(calls))
 
 
-def _hyper(rows: int) -> Work:
+def _hyper(rows: int) -> Iterator[Work]:
+    """After an attention's output, and after the parts of the experts'."""
+    for name, parts in (("hyper advance", 0), ("hyper advance, parts", shape.CHOSEN + 1)):
+        needed = shape.hyper_bytes(rows, parts)
+        operands = [_hyper_operands(rows, parts) for _ in range(rotations(needed))]
+        yield Work(name, rows, needed, [partial(_advance, given) for given in operands])
+
+
+def _hyper_operands(rows: int, parts: int) -> tuple[Tensor, ...]:
+    """Streams, output, post, comb, fn, base, scale and norm."""
     m, d = shape.STREAMS, shape.HIDDEN
     lines = (2 + m) * m
+    output = torch.randn(rows, parts, d, device="cuda") if parts else _bf16(rows, d)
+    post, comb = torch.rand(rows, m, device="cuda"), torch.rand(rows, m, m, device="cuda") / m
+    fn = torch.randn(lines, m * d, device="cuda") * (m * d) ** -0.5
+    base, scale = torch.randn(lines, device="cuda"), torch.ones(3, device="cuda")
+    return _bf16(rows, m, d), output, post, comb, fn, base, scale, _bf16(d)
 
-    def one() -> Callable[[], object]:
-        streams, output, weight = _bf16(rows, m, d), _bf16(rows, d), _bf16(d)
-        post, comb = torch.rand(rows, m, device="cuda"), torch.rand(rows, m, m, device="cuda") / m
-        fn = torch.randn(lines, m * d, device="cuda") * (m * d) ** -0.5
-        base, scale = torch.randn(lines, device="cuda"), torch.ones(3, device="cuda")
-        return lambda: hyper.advance(
-            streams, output, post, comb, fn, base, scale, weight,
-            iterations=20, norm_eps=1e-6, eps=1e-6,
-        )  # fmt: skip
 
-    needed = shape.hyper_bytes(rows)
-    return Work("hyper advance", rows, needed, [one() for _ in range(rotations(needed))])
+def _advance(given: tuple[Tensor, ...], tile: hyper.Tile = hyper.TILE) -> object:
+    return hyper.advance(*given, iterations=20, norm_eps=1e-6, eps=1e-6, tile=tile)
 
 
 def _rows(rows: int) -> Iterator[Work]:

@@ -57,7 +57,12 @@ def read(streams: Tensor, pre: Tensor) -> Tensor:
 
 
 def write(streams: Tensor, output: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-    """New streams [..., m, d]: k gets post_k * output + sum_j comb_jk * stream_j."""
+    """New streams [..., m, d]: k gets post_k * output + sum_j comb_jk * stream_j.
+
+    `output` [..., d], or its float32 parts [..., p, d]: their sum is rounded to the streams' dtype.
+    """
+    if output.dim() == streams.dim():
+        output = output.sum(-2).to(streams.dtype)
     mixed = comb.transpose(-1, -2) @ streams.float()
     return (mixed + post[..., None] * output.float()[..., None, :]).to(streams.dtype)
 
@@ -115,9 +120,15 @@ def advance(
     iterations: int,
     norm_eps: float,
     eps: float,
+    taps: Tensor | None = None,
 ) -> tuple[Tensor, Entry]:
-    """`write` a sublayer's `output` [..., d], then `enter` the next one."""
+    """`write` a sublayer's `output` [..., d] or its parts [..., p, d], then `enter` the next one.
+
+    `taps` [..., d] gets the mean of the new streams.
+    """
     written = write(streams, output, post, comb)
+    if taps is not None:
+        taps.copy_(written.float().mean(-2))
     return written, enter(
         written, fn, base, scale, norm, iterations=iterations, norm_eps=norm_eps, eps=eps
     )
@@ -135,8 +146,14 @@ def finish(
     *,
     norm_eps: float,
     eps: float,
+    taps: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`write` the last `output`, `collapse` and normalise: new streams, vector, normalised."""
+    """`write` the last `output`, `collapse` and normalise: new streams, vector, normalised.
+
+    `output` and `taps` are those of `advance`.
+    """
     written = write(streams, output, post, comb)
+    if taps is not None:
+        taps.copy_(written.float().mean(-2))
     vector = collapse(written, fn, base, scale, norm_eps=norm_eps, eps=eps)
     return written, vector, rms_norm(vector, norm, norm_eps)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu, softplus
 
-from kernels.oracle.weight import decode_mxfp4
+from kernels.oracle.weight import decode_fp8, decode_mxfp4
 
 
 def affinity(logits: Tensor) -> Tensor:
@@ -66,33 +66,38 @@ def gate_up(
     weights: Tensor,
     w13: Tensor,
     s13: Tensor,
+    shared: Tensor,
+    shared_scale: Tensor,
     *,
     limit: float,
 ) -> Tensor:
-    """Weighted hidden rows [m, t, i] of the `chosen` experts [m, t] for `x` [m, d].
+    """Hidden rows [m, t + 1, i] for `x` [m, d]: the `chosen` [m, t], weighted, then the shared one.
 
-    `w13` packed MXFP4 [e, 2 i, d / 2], gate rows first, `s13` E8M0 [e, 2 i, d / 32]. A repeated
+    `w13` packed MXFP4 [e, 2 i, d / 2], gate rows first, `s13` E8M0 [e, 2 i, d / 32]; `shared` E4M3
+    [2 i, d] likewise with its `shared_scale` E8M0 [ceil(2 i / 128), ceil(d / 128)]. A repeated
     expert's weights meet in its first slot; its other slots are zero.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     matrices = decode_mxfp4(w13, s13).to(wide)
-    both = torch.einsum("md,mtid->mti", x.to(wide), matrices[chosen.long()])
-    gate, up = both.chunk(2, -1)
-    return (swiglu(gate, up, limit) * shares(chosen, weights)[..., None]).to(x.dtype)
+    routed = torch.einsum("md,mtid->mti", x.to(wide), matrices[chosen.long()])
+    common = linear(x.to(wide), decode_fp8(shared, shared_scale).to(wide))
+    gate, up = torch.cat((routed, common[:, None]), 1).chunk(2, -1)
+    hidden = swiglu(gate, up, limit)
+    hidden[:, :-1] *= shares(chosen, weights)[..., None]
+    return hidden.to(x.dtype)
 
 
-def down(hidden: Tensor, chosen: Tensor, w2: Tensor, s2: Tensor) -> Tensor:
-    """Float32 parts [m, t, d] of the output from `hidden` [m, t, i], zero in repeated slots.
+def down(
+    hidden: Tensor, chosen: Tensor, w2: Tensor, s2: Tensor, shared: Tensor, shared_scale: Tensor
+) -> Tensor:
+    """Float32 parts [m, t + 1, d] of the output from `hidden` [m, t + 1, i], the shared one last.
 
-    `w2` packed MXFP4 [e, d, i / 2], `s2` E8M0 [e, d, i / 32].
+    `w2` packed MXFP4 [e, d, i / 2], `s2` E8M0 [e, d, i / 32]; `shared` E4M3 [d, i] with its
+    `shared_scale` E8M0 [ceil(d / 128), ceil(i / 128)]. Zero in a repeated expert's later slots.
     """
     wide = torch.promote_types(hidden.dtype, torch.float32)
     matrices = decode_mxfp4(w2, s2).to(wide)[chosen.long()]
     first = shares(chosen, torch.ones_like(chosen)) > 0
-    return (torch.einsum("mti,mtdi->mtd", hidden.to(wide), matrices) * first[..., None]).float()
-
-
-def total(parts: Tensor, shared: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Output [m, d]: `parts` [m, t, d] in the order of t, then `shared` [m, d] if there is one."""
-    wide = parts.sum(-2)
-    return (wide if shared is None else wide + shared.to(wide.dtype)).to(dtype)
+    routed = torch.einsum("mti,mtdi->mtd", hidden[:, :-1].to(wide), matrices) * first[..., None]
+    common = linear(hidden[:, -1].to(wide), decode_fp8(shared, shared_scale).to(wide))
+    return torch.cat((routed, common[:, None]), 1).float()

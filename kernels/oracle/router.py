@@ -26,3 +26,27 @@ def look_up(
     """Experts int64 [m, count] of `tokens` [m] in `table` int64 [vocabulary, count]; weights."""
     chosen = table[tokens]
     return chosen, moe.route(moe.affinity(logits), chosen, scale)
+
+
+def route(
+    x: Tensor,
+    gate: Tensor,
+    bias: Tensor | None,
+    tokens: Tensor | None,
+    table: Tensor | None,
+    *,
+    count: int,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Experts int64 [m, count] and their weights for `x` [m, d]; `gate` [e, d].
+
+    By affinity and `bias` float32 [e], or those of `tokens` int64 [m] in `table` int64
+    [vocabulary, count]. Logits are accumulated and left in float32.
+    """
+    wide = torch.promote_types(torch.promote_types(x.dtype, gate.dtype), torch.float32)
+    logits = x.to(wide) @ gate.to(wide).t()
+    if bias is not None:
+        return choose(logits.float(), bias, count, scale=scale)
+    assert tokens is not None
+    assert table is not None
+    return look_up(logits.float(), tokens, table, scale=scale)

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.engine import Commit, Engine, prefill
+from engine.engine import Commit, Engine
 from engine.errors import PromptError
 from engine.sampling import Sampler, Sampling
+from engine.torch_backend import prefill
 
 Configure = Callable[..., EngineConfig]
 PROMPT = [7, 8, 9, 10, 11]

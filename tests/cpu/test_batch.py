@@ -12,10 +12,11 @@ from test_row_independence import VARIANTS, named
 
 from engine.batch import Batch, Generation, sequences_are_independent
 from engine.config import EngineConfig
-from engine.engine import Commit, Engine, prefill
+from engine.engine import Commit, Engine
 from engine.errors import ContextOverflow, EngineError, NumericsError, PromptError
 from engine.model import Backbone
 from engine.sampling import Constraint, Sampling
+from engine.torch_backend import own, prefill
 
 Configure = Callable[..., EngineConfig]
 CHUNK = 32
@@ -274,7 +275,7 @@ def test_logits_that_are_not_finite_end_their_own_generation_only(engine: Engine
     for _ in range(3):
         run(batch, [bad, good], said)
     with torch.inference_mode():
-        bad.state.window.fill_(torch.nan)
+        own(bad.state).window.fill_(torch.nan)
     outcomes = dict(batch.advance([bad, good]))
     assert isinstance(outcomes[bad], NumericsError)
     active = [good]

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.engine import Engine, prefill
+from engine.engine import Engine
+from engine.torch_backend import prefill
 
 LENGTH = 300
 TOLERANCE = 1e-4

@@ -23,7 +23,7 @@ def test_the_products_of_a_layer_read_what_the_checkpoint_stores() -> None:
     assert stored["wo_a"] * 43 == 1_442_928_640
     assert stored["wo_b"] * 43 == 1_442_928_640
     assert stored["wq_a+wkv"] * 43 == 180_366_080 + 90_183_040
-    assert (stored["shared w13"] + stored["shared w2"]) * 43 == 1_082_196_480
+    assert shape.SHARED_BYTES * 43 == 1_082_196_480
     assert shape.EXPERT_BYTES == 13_369_344
 
 
@@ -58,7 +58,7 @@ def test_the_sum_of_the_products_wants_each_of_them_once() -> None:
     names = [*(linear.name for linear in shape.LINEARS), "experts chain"]
     lines = [Line.of(name, 6, 1e6, [10.0], 4690.0) for name in names]
     other = [Line.of("experts down", 6, 1e6, [5.0], 4690.0), Line.of("wq_b", 1, 1e6, [5.0], 4690.0)]
-    assert products_us([*lines, *other], 6) == pytest.approx(70.0)
+    assert products_us([*lines, *other], 6) == pytest.approx(50.0)
     assert products_us(lines[1:], 6) is None
 
 

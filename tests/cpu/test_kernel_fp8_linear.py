@@ -12,9 +12,11 @@ import operations  # noqa: E402
 
 from kernels import fp8_linear  # noqa: E402
 from kernels.fp8_linear import Tile, decode_tile  # noqa: E402
+from kernels.workspace import Workspace  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
 SPLIT = Tile(rows=8, columns=32, splits=3, warps=4, stages=2)
+SHARED = Tile(rows=8, columns=16, splits=2, warps=4, stages=2, parts=4, early=True)
 SHAPES = [
     operations.fp8_linear(128, 256),
     operations.fp8_linear(128, 256, dtype=FP32),
@@ -23,6 +25,7 @@ SHAPES = [
     operations.fp8_linear(1, 1),
     operations.fp8_linear(257, 129),
     operations.fp8_linear(256, 128, groups=4, dtype=FP32),
+    operations.fp8_linear(64, 1104, groups=2, tile=SHARED),
 ]
 PREFILL = Tile(rows=16, columns=64, splits=1, warps=4, stages=2)
 LONG = [
@@ -45,7 +48,7 @@ def test_a_prefill_equals_the_product_with_the_decoded_weight(
     gates.check_values(op, rows, "cpu")
 
 
-@pytest.mark.parametrize("op", [SHAPES[0], SHAPES[2], SHAPES[6]], ids=str)
+@pytest.mark.parametrize("op", [SHAPES[0], SHAPES[2], SHAPES[6], SHAPES[7]], ids=str)
 def test_the_rows_of_a_step_do_not_know_of_each_other(op: gates.Operation) -> None:
     gates.check_rows(op, "cpu")
 
@@ -61,6 +64,26 @@ def test_bits_repeat_and_only_the_output_is_written(op: gates.Operation, rows: i
 @pytest.mark.parametrize("op", [SHAPES[0], SHAPES[2]], ids=str)
 def test_no_rows_are_no_work(op: gates.Operation) -> None:
     gates.check_empty(op, "cpu")
+
+
+def test_a_workspace_serves_launch_after_launch_and_is_left_as_it_was() -> None:
+    inputs = SHAPES[2].inputs(3, "cpu")
+    want = fp8_linear.multiply(**inputs, tile=SPLIT)
+    workspace = Workspace.on("cpu", parts=3 * 32 * 8 * 3, arrivals=3)
+    for dirt in (float("nan"), 1e9):
+        workspace.parts.fill_(dirt)
+        got = fp8_linear.multiply(**inputs, tile=SPLIT, workspace=workspace)
+        assert torch.equal(got, want)
+        assert not workspace.arrivals.any()
+
+
+def test_a_workspace_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ValueError, match="a workspace of 10 parts and 3 arrivals, not 2304 and 3"):
+        fp8_linear.multiply(
+            **SHAPES[2].inputs(3, "cpu"),
+            tile=SPLIT,
+            workspace=Workspace.on("cpu", parts=10, arrivals=3),
+        )
 
 
 def test_rows_may_lie_apart() -> None:

@@ -10,26 +10,26 @@ gates.interpreter()
 
 import operations  # noqa: E402
 
-from kernels import moe, moe_prefill, mxfp4  # noqa: E402
+from kernels import moe_prefill, mxfp4, narrow  # noqa: E402
 from kernels.moe import Tile  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
-SMALL = Tile(columns=16, step=64, warps=2, stages=2)
+SMALL = Tile(columns=32, step=256, shared=2, warps=2, stages=2)
+NARROW = Tile(columns=16, step=128, shared=1, warps=1, stages=2)
 STEPS = [
     operations.gate_up(5, 64, 32, 3, dtype=FP32, tile=SMALL),
-    operations.gate_up(4, 96, 24, 2, tile=SMALL),
-    operations.gate_up(4, 128, 16, 3, dtype=FP32, repeat=True, tile=SMALL),
+    operations.gate_up(4, 96, 48, 2, tile=SMALL),
+    operations.gate_up(3, 256, 32, 2, dtype=FP32, tile=SMALL),
+    operations.gate_up(4, 288, 16, 3, dtype=FP32, repeat=True, tile=SMALL),
     operations.down(5, 32, 64, 3, tile=SMALL),
     operations.down(4, 24, 96, 2, dtype=FP32, tile=SMALL),
-    operations.down(4, 40, 32, 3, dtype=FP32, repeat=True, tile=SMALL),
-    operations.total(48, 6, shared=True),
-    operations.total(300, 3, shared=False, dtype=FP32),
+    operations.down(4, 40, 288, 3, dtype=FP32, repeat=True, tile=NARROW),
 ]
 SORTED = moe_prefill.Tile(rows=16, columns=16, step=64, warps=2, stages=2)
 PREFILLS = [
     operations.gate_up(5, 64, 32, 3, dtype=FP32, kernel=moe_prefill.gate_up, tile=SORTED),
-    operations.gate_up(4, 96, 24, 2, kernel=moe_prefill.gate_up, tile=SORTED),
-    operations.down(5, 32, 64, 3, dtype=FP32, kernel=moe_prefill.down, tile=SORTED),
+    operations.gate_up(4, 96, 48, 2, kernel=moe_prefill.gate_up, tile=SORTED),
+    operations.down(5, 32, 288, 3, dtype=FP32, kernel=moe_prefill.down, tile=SORTED),
     operations.down(4, 24, 96, 2, kernel=moe_prefill.down, tile=SORTED),
 ]
 
@@ -61,7 +61,7 @@ def test_a_plan_for_other_tiles_is_refused() -> None:
     inputs = PREFILLS[0].inputs(9, "cpu")
     routes = moe_prefill.plan(inputs["chosen"], 5, 32)
     with pytest.raises(ValueError, match="tiles of 32 rows, not 16"):
-        moe_prefill.gate_up(**inputs, tile=SORTED, routes=routes)
+        PREFILLS[0].run(inputs, routes=routes)
 
 
 @pytest.mark.parametrize("op", STEPS, ids=str)
@@ -92,12 +92,14 @@ def test_every_row_on_the_same_experts_is_one_pass_over_them() -> None:
     torch.testing.assert_close(got, op.oracle(**inputs), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("byte", mxfp4.E2M1_SCALES)
+@pytest.mark.parametrize("byte", narrow.E2M1_SCALES)
 def test_scales_at_both_ends_of_the_range_are_exact(byte: int) -> None:
     op = STEPS[4]
     inputs = op.inputs(2, "cpu")
-    inputs["s2"].view(torch.uint8).fill_(byte)
-    mxfp4.check_scales(inputs["s2"])
+    codes, scale = inputs["w2"]
+    scale.view(torch.uint8).fill_(byte)
+    inputs |= operations.banked("w2", codes, scale)
+    inputs["shared_scale"].view(torch.uint8).fill_(byte)
     (got,) = op.run(inputs)
     want = op.oracle(**inputs)
     assert want.any()
@@ -106,9 +108,24 @@ def test_scales_at_both_ends_of_the_range_are_exact(byte: int) -> None:
 
 @pytest.mark.parametrize("byte", [39, 161])
 def test_scales_outside_the_range_are_refused_at_load(byte: int) -> None:
-    scale = torch.tensor([100, byte], dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    scale = torch.tensor([[[100], [byte]]], dtype=torch.uint8).view(torch.float8_e8m0fnu)
     with pytest.raises(ValueError, match=r"leave 2\*\*-87 .. 2\*\*33"):
-        mxfp4.check_scales(scale)
+        mxfp4.pack(torch.zeros(1, 2, 16, dtype=torch.int8), scale)
+
+
+@pytest.mark.parametrize(
+    ("codes", "scale", "sentence"),
+    [
+        (torch.zeros(5, 64, 32), torch.zeros(5, 64, 2), "not bytes"),
+        (torch.zeros(5, 64, 24, dtype=torch.int8), torch.zeros(5, 64, 1), "no whole groups"),
+        (torch.zeros(5, 64, 32, dtype=torch.int8), torch.zeros(5, 64, 3), "do not fit codes"),
+    ],
+)
+def test_what_is_no_bank_is_refused_in_one_sentence(
+    codes: torch.Tensor, scale: torch.Tensor, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        mxfp4.pack(codes, scale)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +134,8 @@ def test_scales_outside_the_range_are_refused_at_load(byte: int) -> None:
         ({"x": torch.zeros(9, 64), "chosen": torch.zeros(9, 3, dtype=torch.int64)}, "sort them"),
         ({"chosen": torch.zeros(2, 3)}, "the choice is torch.float32"),
         ({"weights": torch.zeros(2, 2)}, "do not fit the choice"),
-        ({"x": torch.zeros(2, 96)}, "not 64 x 96 weights"),
-        ({"w13": torch.zeros(5, 64, 32)}, "not bytes"),
+        ({"shared": torch.zeros(64, 64)}, "shared expert is torch.float32"),
+        ({"w13": (torch.zeros(5, 64, 16), None)}, "64 x 32 weights an expert, not 64 x 64"),
         ({"x": torch.zeros(2, 99)[:, :64]}, "x is not contiguous"),
     ],
 )
@@ -126,4 +143,4 @@ def test_what_does_not_fit_is_refused_in_one_sentence(
     change: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
-        moe.gate_up(**STEPS[0].inputs(2, "cpu") | change)
+        STEPS[0].run(STEPS[0].inputs(2, "cpu") | change)

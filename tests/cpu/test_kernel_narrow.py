@@ -38,37 +38,54 @@ def test_the_assembly_reads_every_e4m3_code(first: int) -> None:
     assert same(ptx.lanes(low) + ptx.lanes(high), want)
 
 
-@pytest.mark.parametrize("first", range(0, 256, 4))
-@pytest.mark.parametrize("byte", [narrow.E2M1_SCALES[0], 120, 127, narrow.E2M1_SCALES[1]])
-def test_the_assembly_reads_every_pair_of_e2m1_codes(first: int, byte: int) -> None:
-    codes = list(range(first, first + 4))
-    factors = [(byte + 94) << 7, (byte + 95 if byte < 160 else byte + 94) << 7]
-    sizes = [math.ldexp(1.0, (f >> 7) - 94 - 127 - narrow.E2M1_SHIFT) for f in factors] * 2
-    given = [word(codes), ptx.pair(*factors), ptx.pair(*factors)]
-    registers = ptx.run(narrow._E2M1_ASM.value, 4, given)
-    low = [v for r in registers[:2] for v in ptx.lanes(r)]
-    high = [v for r in registers[2:] for v in ptx.lanes(r)]
-    assert same(low, [E2M1[c & 15] * s for c, s in zip(codes, sizes, strict=True)])
-    assert same(high, [E2M1[c >> 4] * s for c, s in zip(codes, sizes, strict=True)])
+def e2m1_word(codes: list[int]) -> int:
+    """A bank's word of eight codes, which has each bit at its place."""
+    places = zip(codes, narrow.E2M1_BITS, strict=True)
+    return sum((code >> i & 1) << to for code, bits in places for i, to in enumerate(bits))
+
+
+def e2m1_values(codes: list[int], bytes_: tuple[int, int]) -> list[float]:
+    """The numbers of a word's codes: even ones times the first scale, odd ones times the other."""
+    shift = 127 + narrow.E2M1_SHIFT
+    return [E2M1[code] * math.ldexp(1.0, bytes_[i % 2] - shift) for i, code in enumerate(codes)]
+
+
+def test_a_word_has_every_bit_once() -> None:
+    assert sorted(bit for bits in narrow.E2M1_BITS for bit in bits) == list(range(32))
+
+
+SCALES = [narrow.E2M1_SCALES, narrow.E2M1_SCALES[::-1], (120, 127)]
+
+
+@pytest.mark.parametrize("bytes_", SCALES)
+@pytest.mark.parametrize("place", range(8))
+def test_the_assembly_reads_every_e2m1_code_at_every_place(
+    place: int, bytes_: tuple[int, int]
+) -> None:
+    scale = bytes_[0] + narrow.E2M1_BIAS | bytes_[1] + narrow.E2M1_BIAS << 8
+    for code in range(16):
+        codes = [[(code + 5 * (i - place)) % 16 for i in range(8)] for code in (code, code + 7)]
+        given = [*map(e2m1_word, codes), ptx.pair(scale, scale)]
+        got = [ptx.lanes(r) for r in ptx.run(narrow._E2M1_ASM.value, 8, given)]
+        for half in range(2):
+            assert same([pair[half] for pair in got], e2m1_values(codes[half], bytes_))
 
 
 @triton.jit
-def _read_e2m1(packed, exponents, low, high):  # type: ignore[no-untyped-def]
-    at = tl.arange(0, 256)
-    codes, scales = tl.load(packed + at), tl.load(exponents + at)
-    even, odd = narrow.e2m1(codes, scales, tl.float32)
-    tl.store(low + at, even)
-    tl.store(high + at, odd)
+def _read_e2m1(words, scales, out):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, 16)
+    wide = narrow.e2m1(tl.load(words + at), tl.load(scales + at), tl.float32)
+    tl.store(out + at[:, None] * 8 + tl.arange(0, 8)[None, :], tl.reshape(wide, (16, 8)))
 
 
-@pytest.mark.parametrize("byte", [*narrow.E2M1_SCALES, 119])
-def test_the_plain_form_reads_every_pair_of_e2m1_codes(byte: int) -> None:
-    packed = torch.arange(256).to(torch.uint8)
-    low, high = torch.empty(256), torch.empty(256)
-    _read_e2m1[(1,)](packed, torch.full_like(packed, byte), low, high)
-    size = math.ldexp(1.0, byte - 127 - narrow.E2M1_SHIFT)
-    assert same(low.tolist(), [E2M1[c & 15] * size for c in range(256)])
-    assert same(high.tolist(), [E2M1[c >> 4] * size for c in range(256)])
+@pytest.mark.parametrize("bytes_", SCALES)
+def test_the_plain_form_reads_every_e2m1_code_at_every_place(bytes_: tuple[int, int]) -> None:
+    codes = [[(code + 5 * i) % 16 for i in range(8)] for code in range(16)]
+    words = torch.tensor([e2m1_word(row) for row in codes]).to(torch.uint32).view(torch.int32)
+    biased = torch.tensor([bytes_] * 16).add(narrow.E2M1_BIAS).to(torch.uint8)
+    out = torch.empty(16, 8)
+    _read_e2m1[(1,)](words, biased.view(torch.int16)[:, 0].contiguous(), out)
+    assert same(out.flatten().tolist(), [v for row in codes for v in e2m1_values(row, bytes_)])
 
 
 @triton.jit

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.compression import Compression
 from engine.config import EngineConfig
 from engine.geometry import Geometry
+from engine.numerics import Numerics
 from engine.residual import Residual
 from engine.weights import HyperWeights
 from kernels.oracle import attention, compressor, hyper, indexer, moe, norm, rotary
@@ -162,7 +164,7 @@ def test_the_sink_only_enlarges_the_denominator(g: torch.Generator) -> None:
     queries, rows = torch.randn(2, 3, 8, generator=g), torch.randn(5, 8, generator=g)
     sink = torch.randn(3, generator=g)
     mask = torch.tensor([[True] * 5, [True, False, True, False, False]])[:, None, :]
-    got = attention.attend(queries, rows, mask, sink, 0.3)
+    got = attention.mix(queries, rows, mask, sink, 0.3)
     for t in range(2):
         for h in range(3):
             seen = [k for k in range(5) if mask[t, 0, k]]
@@ -176,9 +178,9 @@ def test_masked_keys_weigh_exactly_nothing(g: torch.Generator) -> None:
     queries, rows = torch.randn(2, 3, 8, generator=g), torch.randn(6, 8, generator=g)
     mask = (torch.arange(6) < 4)[None, None, :].expand(2, 1, 6)
     sink = torch.zeros(3)
-    first = attention.attend(queries, rows, mask, sink, 1.0)
+    first = attention.mix(queries, rows, mask, sink, 1.0)
     rows[4:] = 1e30
-    assert torch.equal(attention.attend(queries, rows, mask, sink, 1.0), first)
+    assert torch.equal(attention.mix(queries, rows, mask, sink, 1.0), first)
 
 
 def test_large_scores_do_not_overflow() -> None:
@@ -228,6 +230,92 @@ def test_selection_keeps_the_best_visible_rows_in_ascending_order() -> None:
     assert seen[0].tolist() == [True] * 3
     assert chosen[1][seen[1]].tolist() == [0, 1]
     assert seen[1].tolist() == [True, True, False]
+
+
+def test_of_equally_good_rows_the_lower_is_kept() -> None:
+    score = torch.tensor([[2.0, 1.0, 3.0, 1.0, -0.0, 1.0, 0.0, 0.0]])
+    chosen, _ = indexer.select(score, torch.tensor([[8]]), 3)
+    assert chosen.tolist() == [[0, 1, 2]]
+    chosen, _ = indexer.select(score, torch.tensor([[8]]), 6)
+    assert chosen.tolist() == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_the_engine_keeps_the_rows_that_the_oracle_keeps(small: Path, g: torch.Generator) -> None:
+    geometry = Geometry.load(small)
+    compression = Compression(geometry, Numerics.named("exact"))
+    count = geometry.index_topk
+    for levels in (1, 3, 1 << 20):
+        score = torch.randint(levels, (40, 3 * count), generator=g).float()
+        visible = torch.arange(40)[:, None] * count // 12
+        chosen, seen = indexer.select(score, visible, count)
+        got = compression._select(score.clone(), visible)
+        assert torch.equal(got < visible, seen)
+        assert torch.equal(got[seen], chosen[seen])
+
+
+def test_the_indexer_marks_absent_rows_at_the_end() -> None:
+    keys = torch.eye(4)
+    queries = torch.tensor([[[0.0, 0.1, 0.2, 0.3]]]).expand(3, 1, 4)
+    got = indexer.choose(queries, keys, torch.ones(3, 1), torch.tensor([5]), ratio=2, count=5)
+    assert got.tolist() == [[0, 1, 2, -1, -1], [0, 1, 2, -1, -1], [0, 1, 2, 3, -1]]
+    got = indexer.choose(queries, keys, torch.ones(3, 1), torch.tensor([5]), ratio=2, count=2)
+    assert got.tolist() == [[1, 2], [1, 2], [2, 3]]
+
+
+def test_a_step_attends_to_the_slots_that_hold_its_window(g: torch.Generator) -> None:
+    window, heads, dim = 4, 2, 8
+    ring, queries = torch.randn(12, dim, generator=g), torch.randn(3, heads, dim, generator=g)
+    rows, sink = torch.randn(9, dim, generator=g), torch.randn(heads, generator=g)
+    cos, sin = rotary.table(torch.arange(64), rotary.frequencies(4, 100.0))
+    for start in (0, 2, 13, 40):
+        ring[:] = torch.randn(12, dim, generator=g)
+        got = attention.attend(
+            queries, ring, rows, None, sink, cos, sin, torch.tensor([start]),
+            window=window, ratio=8, scale=0.5,
+        )  # fmt: skip
+        for r in range(3):
+            at = start + r
+            near = [ring[p % 12] for p in range(max(0, at - window + 1), at + 1)]
+            keys = torch.stack(near + [rows[w] for w in range((at + 1) // 8)])
+            seen = torch.ones(1, keys.shape[0], dtype=torch.bool)
+            want = attention.mix(queries[r], keys, seen, sink, 0.5)
+            want = rotary.rotate(want, cos[at], sin[at], inverse=True)
+            torch.testing.assert_close(got[r], want)
+
+
+def test_a_long_step_attends_as_a_short_one_does(g: torch.Generator) -> None:
+    window, dim, start, count = 4, 8, 9, 6
+    past = torch.randn(start + count, dim, generator=g)
+    queries, sink = torch.randn(count, 2, dim, generator=g), torch.zeros(2)
+    rows, indices = torch.randn(5, dim, generator=g), torch.tensor([[0, 1, -1]] * count)
+    cos, sin = rotary.table(torch.arange(64), rotary.frequencies(4, 100.0))
+    position = torch.tensor([start])
+    ring = torch.zeros(12, dim)
+    for p in range(start + count - 12, start + count):
+        ring[p % 12] = past[p]
+    rest = (rows, indices, sink, cos, sin, position)
+    short = attention.attend(queries, ring, *rest, window=window, ratio=4, scale=1.0)
+    kv = past[start - window + 1 :]
+    long = attention.attend_long(queries, kv, *rest, window=window, ratio=4, scale=1.0)
+    torch.testing.assert_close(long, short)
+
+
+def test_every_slot_of_a_block_sees_the_context_and_all_slots(g: torch.Generator) -> None:
+    ring, block = torch.randn(6, 8, generator=g), torch.randn(3, 8, generator=g)
+    queries, sink = torch.randn(3, 2, 8, generator=g), torch.randn(2, generator=g)
+    cos, sin = rotary.table(torch.arange(64), rotary.frequencies(4, 100.0))
+    for length, held in ((0, 0), (4, 4), (6, 6), (40, 6)):
+        ring[held:] = torch.nan
+        got = attention.attend_block(
+            queries, ring, block, sink, cos, sin, torch.tensor([length]), scale=0.5
+        )
+        keys = torch.cat((ring[:held], block))
+        for r in range(3):
+            seen = torch.ones(1, keys.shape[0], dtype=torch.bool)
+            want = attention.mix(queries[r], keys, seen, sink, 0.5)
+            want = rotary.rotate(want, cos[length + r], sin[length + r], inverse=True)
+            torch.testing.assert_close(got[r], want)
+        ring = torch.randn(6, 8, generator=g)
 
 
 # ------------------------------------------------------------------ experts and norm

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.engine import Commit, Engine, prefill
+from engine.engine import Commit, Engine
 from engine.sampling import Sampling
+from engine.torch_backend import prefill
 
 Configure = Callable[..., EngineConfig]
 CHUNK = 32

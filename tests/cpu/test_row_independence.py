@@ -12,8 +12,9 @@ from torch import Tensor
 
 from engine import model
 from engine.config import EngineConfig
-from engine.engine import Engine, prefill, rows_are_independent
+from engine.engine import Engine
 from engine.errors import ConfigError
+from engine.torch_backend import prefill, rows_are_independent
 
 Configure = Callable[..., EngineConfig]
 

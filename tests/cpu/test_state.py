@@ -13,9 +13,10 @@ import torch
 from script import Script
 
 from engine.config import EngineConfig
-from engine.engine import Engine, prefill, speculate
+from engine.engine import Engine
 from engine.errors import EngineError
 from engine.state import TILE, State
+from engine.torch_backend import prefill, speculate
 
 LENGTH = 280  # past two windows of 128, many of the sliding window, and the indexer's top-k
 TEXT = [(i * i * 7 + i * 13 + 5) % 249 for i in range(LENGTH + 2 * TILE)]

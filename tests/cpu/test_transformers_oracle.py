@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.engine import Engine, prefill
+from engine.engine import Engine
+from engine.torch_backend import prefill
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 1e-4

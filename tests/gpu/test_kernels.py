@@ -37,11 +37,10 @@ ODD = [
 ]
 STEP = [
     operations.gate_up(BANK, HIDDEN, INNER, CHOSEN),
-    operations.gate_up(BANK, 1056, 1000, CHOSEN, repeat=True),
+    operations.gate_up(BANK, 1056, 1008, CHOSEN, repeat=True),
     operations.gate_up(BANK, 512, 256, CHOSEN, dtype=FP32),
     operations.down(BANK, HIDDEN, INNER, CHOSEN),
     operations.down(BANK, 1000, 1056, CHOSEN, repeat=True),
-    operations.total(HIDDEN, CHOSEN, shared=True),
 ]
 ROWS = [
     operations.rms_norm(HIDDEN, weight=True),
@@ -59,6 +58,7 @@ SEVERAL = [
     operations.hyper("enter", STREAMS, HIDDEN),
     operations.hyper("advance", STREAMS, HIDDEN),
     operations.hyper("advance", STREAMS, 1000, dtype=FP32),
+    operations.hyper("advance", STREAMS, HIDDEN, parts=CHOSEN + 1),
     operations.hyper("finish", STREAMS, HIDDEN),
 ]
 LONG = [

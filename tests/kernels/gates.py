@@ -45,6 +45,7 @@ class Operation:
     atol: float
     options: Inputs = field(default_factory=dict)  # known to the kernel only
     widen: bool = True  # whether the oracle takes float64
+    start: str = ""  # the argument that holds the position of the first row
 
     def __str__(self) -> str:
         return self.name
@@ -166,6 +167,8 @@ def poison(tensor: Tensor) -> Tensor:
     """`tensor`, filled with what no kernel should let through."""
     if tensor.dtype.is_floating_point:
         return tensor.fill_(float("nan"))
+    if tensor.dtype == torch.bool:
+        return tensor.fill_(True)
     return tensor.fill_(torch.iinfo(tensor.dtype).max)
 
 
@@ -204,6 +207,8 @@ def _to(value: Any, device: str) -> Any:
 
 def _rows(op: Operation, inputs: Inputs, rows: slice) -> Inputs:
     """Those rows in buffers of their own, aligned like the whole."""
+    if op.start:
+        inputs = inputs | {op.start: inputs[op.start] + rows.start}
     return {
         name: value[rows].clone() if name in op.rows and isinstance(value, Tensor) else value
         for name, value in inputs.items()

@@ -196,9 +196,10 @@ def manifest_of(
     """The manifest that the record answers."""
     where = made.header.plan
     config = engine_config(
-        run_id=made.run_id, nonce=nonce, checkpoint="/checkpoint", head=None, suite="/suite.json",
-        prompts=where.prompts, arms={a.name: a.requested for a in made.header.arms},
-        order=where.order, plain_arms=where.plain_arms, max_new_tokens=where.max_new_tokens,
+        run_id=made.run_id, nonce=nonce, checkpoint=made.header.checkpoint.path, head=None,
+        suite="/suite.json", prompts=where.prompts,
+        arms={a.name: a.requested for a in made.header.arms}, order=where.order,
+        plain_arms=where.plain_arms, max_new_tokens=where.max_new_tokens,
         seed=where.seed,
     )
     return Manifest(

@@ -251,6 +251,15 @@ def test_a_profile_run_never_counts_and_a_clean_run_may_not_say_so_much() -> Non
         assert found.code == code
 
 
+@pytest.mark.parametrize(("mode", "code"), [("profile", "not_clean"), ("clean", "unknown_event")])
+def test_a_run_that_timed_its_phases_is_never_a_clean_measurement(mode: str, code: str) -> None:
+    phase: Event = {"event": "phase", "arm": "A", "path": "experts", "ms": 1.0, "launches": 7}
+    log = [e | {"mode": mode} if e["event"] == "start" else e for e in honest()]
+    found = parse(sealed([*log[:-1], phase, *log[-1:]]), manifest())
+    assert isinstance(found, Refusal)
+    assert (found.code, found.ending) == (code, "void")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -43,6 +43,11 @@ class Entry:
         return tuple(self.name.replace("*", str(e)) for e in range(self.stack))
 
     @property
+    def scaled(self) -> bool:
+        """Whether each native tensor has a tensor of scales beside it."""
+        return self.format in ("fp4", "fp8")
+
+    @property
     def size_bytes(self) -> int:
         """Bytes on disk, scales included."""
         if self.format == "fp4":
@@ -130,9 +135,7 @@ def _attention(g: Geometry, prefix: str, ratio: int) -> Iterator[Entry]:
         yield from _compressor(g, indexer + "compressor.", 4, 2 * dim, dim)
 
 
-def _compressor(
-    g: Geometry, prefix: str, ratio: int, width: int, row: int
-) -> Iterator[Entry]:
+def _compressor(g: Geometry, prefix: str, ratio: int, width: int, row: int) -> Iterator[Entry]:
     yield Entry(prefix + "wkv.weight", (width, g.hidden_size), "bf16")
     yield Entry(prefix + "wgate.weight", (width, g.hidden_size), "bf16")
     yield Entry(prefix + "ape", (ratio, width), "f32")
