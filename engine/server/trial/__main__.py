@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,13 +28,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = asyncio.run(crowd(options.seconds, options.clients, options.seed))
             print(json.dumps(found.canonical(), indent=1, ensure_ascii=False))
             return int(bool(found.wrong))
-        before = os.getloadavg()
-        figures = asyncio.run(measured(repeats=options.repeats, requests=options.requests))
-    except EngineError as error:
+        figures = asyncio.run(_figures(options.repeats, options.requests, options.out))
+    except (EngineError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(json.dumps({"machine": _machine(before), "config": CONFIG, **figures}, indent=1))
+    print(figures)
     return 0
+
+
+async def _figures(repeats: int, requests: int, out: Path | None) -> str:
+    """The figures as JSON; in `out` those that are known so far, after each one."""
+    before, known, text = os.getloadavg(), {}, ""
+    async for name, value in measured(repeats=repeats, requests=requests):
+        known[name] = value
+        text = json.dumps({"machine": _machine(before), "config": CONFIG, **known}, indent=1)
+        if out is not None:
+            out.write_text(f"{text}\n", encoding="utf-8")
+    return text
 
 
 def _machine(load_before: tuple[float, float, float]) -> dict[str, Any]:
@@ -58,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     speed = kinds.add_parser("figures", help="speed, as JSON")
     speed.add_argument("--repeats", type=int, default=5)
     speed.add_argument("--requests", type=int, default=10_000, help="that memory is watched over")
+    speed.add_argument("--out", type=Path, help="file that is written again after every figure")
     return parser
 
 

@@ -10,7 +10,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from engine.config import EngineConfig
@@ -213,29 +213,27 @@ async def health_rate(client: Client, seconds: float) -> dict[str, Any]:
 # ------------------------------------------------------------------ all of it
 
 
-async def measured(*, repeats: int, requests: int) -> dict[str, Any]:
-    """Every figure. `requests` is how many the memory is watched over."""
-    found: dict[str, Any] = {}
+async def measured(*, repeats: int, requests: int) -> AsyncIterator[tuple[str, Any]]:
+    """Every figure by name, as it is known. `requests` is how many the memory is watched over."""
     queue = ("--queue", "64")
     async with (
         served(CONFIG, "--clients", str(TOGETHER), *queue) as server,
         served(CONFIG, "--clients", "1", *queue) as lone,
     ):
         client = server.client
-        found["overhead"] = await overhead(server, 2 * repeats)
-        found["first_token"] = await first_token(client, repeats)
-        found["cancellation"] = await cancellation(client, 4 * repeats)
-        found["gaps"] = await gaps(client)
+        yield "overhead", await overhead(server, 2 * repeats)
+        yield "first_token", await first_token(client, repeats)
+        yield "cancellation", await cancellation(client, 4 * repeats)
+        yield "gaps", await gaps(client)
         rounds = max(1, repeats // 2)
-        found["throughput"] = [await throughput(client, lone.client, n, rounds) for n in CLIENTS]
-        found["health"] = await health_rate(client, 3.0)
+        yield "throughput", [await throughput(client, lone.client, n, rounds) for n in CLIENTS]
+        yield "health", await health_rate(client, 3.0)
     async with served(CONFIG, "--clients", str(TOGETHER), *queue) as server:
         early_mb = await _requests(server, 100)
         late_mb = await _requests(server, requests - 100)
-        found["memory"] = {
+        yield "memory", {
             "after_100_mb": _round(early_mb), f"after_{requests}_mb": _round(late_mb)
         }  # fmt: skip
-    return found
 
 
 async def _requests(server: Served, count: int) -> float:
