@@ -12,6 +12,7 @@ from engine.errors import ConfigError
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "tiny-v4"
 MEMORY_BYTES = 256 << 20
+CAPACITY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Deployment:
     config: EngineConfig
     decision: int | str | None = None
     memory_bytes: int = MEMORY_BYTES  # for beginnings of prompts; 0 keeps none
+    capacity: int = CAPACITY  # replies generated together
 
     @classmethod
     def load(
@@ -34,6 +36,7 @@ class Deployment:
         head: Path | None = None,
         name: str | None = None,
         memory_bytes: int = MEMORY_BYTES,
+        capacity: int = CAPACITY,
     ) -> Deployment:
         """Read a best.json; the other arguments replace what it says.
 
@@ -53,6 +56,7 @@ class Deployment:
             config=EngineConfig.parse(raw["config"]),
             decision=_decision(raw),
             memory_bytes=memory_bytes,
+            capacity=capacity,
         )
 
 

@@ -1,18 +1,19 @@
-"""The model that is served: loaded once, asked many times, one answer after the other."""
+"""The model that is served: loaded once, asked many times, many answers at once."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from engine import chat
+from engine.batch import Batch
 from engine.checkpoint import checkpoint_sha256
-from engine.config import EngineConfig
-from engine.engine import Commit, Engine
+from engine.effort import Efforts
+from engine.engine import Engine
 from engine.errors import EngineError
 from engine.grammar import Grammars
 from engine.sampling import Sampling
@@ -20,27 +21,13 @@ from engine.server.answer import Answer, Take
 from engine.server.ask import Ask, Dialogue, Prompt
 from engine.server.deployment import Deployment
 from engine.server.errors import RETRY_AFTER_S, no_model, unavailable
+from engine.server.limits import Limits
 from engine.server.metrics import Metrics
+from engine.server.replay import Replies
 from engine.server.reply import PlainParts, ReplyParts
-from engine.server.worker import Generation, Job, Worker
+from engine.server.worker import Choice, Generates, Job, Worker
 from engine.stops import TextStream
 from engine.tokenizer import THINK_END, Tokenizer
-
-
-class Generates(Protocol):
-    """The part of an engine that serving needs."""
-
-    config: EngineConfig
-
-    def generate(
-        self,
-        prompt: Sequence[int],
-        *,
-        max_new_tokens: int,
-        sampling: Sampling | None = None,
-        stop_ids: Collection[int] = (),
-    ) -> Iterator[Commit]:
-        """See `Engine.generate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +38,11 @@ class Loaded:
     tokenizer: Tokenizer
     grammars: Grammars
     sha256: str
+    efforts: Efforts = field(default_factory=Efforts)
     created: int = field(default_factory=lambda: int(time.time()))
 
 
+MOST_FAULTS = 3  # in a row, after which loading again is no use
 Load = Callable[[Deployment, Callable[[int, int], None]], Loaded]
 
 
@@ -65,22 +54,34 @@ def load(deployment: Deployment, progress: Callable[[int, int], None]) -> Loaded
     )
     if deployment.memory_bytes:
         engine.remember(deployment.memory_bytes)
+    batch = Batch(engine, deployment.capacity)
     grammars = Grammars(deployment.checkpoint, tokenizer, engine.geometry.vocab_size)
     sha256 = checkpoint_sha256(deployment.checkpoint, deployment.head)
-    return Loaded(engine, tokenizer, grammars, sha256)
+    return Loaded(batch, tokenizer, grammars, sha256, Efforts.load(deployment.checkpoint))
 
 
 class Service:
     """The deployment, its worker, and what /health says about them."""
 
-    def __init__(self, deployment: Deployment, *, waiting_limit: int, loader: Load = load) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        *,
+        waiting_limit: int,
+        limits: Limits | None = None,
+        loader: Load = load,
+    ) -> None:
         self.deployment = deployment
+        self.limits = limits or Limits()
         self._loader = loader
         self.waiting_limit = waiting_limit
         self.error: str | None = None
         self._loaded: Loaded | None = None
         self._progress = (0, 0)
-        self._worker = Worker(self._prepare, waiting_limit)
+        self._replies = Replies()
+        self._worker = Worker(
+            self._prepare, capacity=deployment.capacity, waiting_limit=waiting_limit
+        )
         self.metrics = Metrics(self._worker)
         self._settled: Callable[[], None] = lambda: None
 
@@ -96,6 +97,11 @@ class Service:
     def join(self, timeout_s: float) -> bool:
         """Whether the worker has ended within `timeout_s`."""
         return self._worker.join(timeout_s)
+
+    @property
+    def faults(self) -> int:
+        """How often the engine failed."""
+        return self._worker.faults
 
     @property
     def loaded(self) -> Loaded:
@@ -116,12 +122,14 @@ class Service:
     async def submit(self, ask: Ask) -> Answer:
         """Start to answer. Raises what is wrong with a prompt, or that the queue is full."""
         ids = [await self.encode(prompt) for prompt in ask.prompts]
+        for prompt in ids:
+            self.loaded.engine.check(prompt, self._limit(prompt, ask), ask.sampling)
         chosen = [prompt for prompt in ids for _ in range(ask.n)]
         takes = [self._take(index, ask) for index in range(len(chosen))]
-        answer = Answer(takes, ask.n, sum(len(prompt) for prompt in ids))
+        answer = Answer(takes, ask.n, sum(len(prompt) for prompt in ids), self.limits)
         ask = replace(ask, sampling=await asyncio.to_thread(self._constrained, ask))
-        generations = [self._generation(i, prompt, ask) for i, prompt in enumerate(chosen)]
-        job = Job(generations, self.metrics.watching(answer.deliver, [len(p) for p in chosen]))
+        choices = [self._choice(i, prompt, ask) for i, prompt in enumerate(chosen)]
+        job = Job(choices, self.metrics.watching(answer.deliver, [len(p) for p in chosen]))
         answer.bind(lambda: self._worker.cancel(job))
         self._worker.submit(job)
         self.metrics.requests.inc()
@@ -129,20 +137,25 @@ class Service:
 
     async def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; raises PromptError for a conversation without a form."""
-        return await asyncio.to_thread(self._encode, self.loaded.tokenizer, prompt)
+        return await asyncio.to_thread(self._encode, self.loaded, prompt)
 
-    def _generation(self, index: int, prompt: list[int], ask: Ask) -> Generation:
+    def _limit(self, prompt: list[int], ask: Ask) -> int:
+        """Tokens that a reply to `prompt` may have."""
+        return ask.max_tokens or max(1, self.loaded.engine.config.context - len(prompt))
+
+    def _choice(self, index: int, prompt: list[int], ask: Ask) -> Choice:
         """Choice `index`: of a request with a seed, each draws by a seed of its own."""
-        model, sampling = self.loaded, ask.sampling
+        sampling, limit = ask.sampling, self._limit(prompt, ask)
         if sampling.seed is not None:
             sampling = replace(sampling, seed=sampling.seed + index)
-        commits = model.engine.generate(
-            prompt,
-            max_new_tokens=ask.max_tokens or max(1, model.engine.config.context - len(prompt)),
-            sampling=sampling,
-            stop_ids=ask.stop_ids,
-        )
-        return Generation(commits, TextStream(model.tokenizer.decoder(), ask.stops), ask.stop_ids)
+
+        def begin(engine: Generates) -> Any:
+            return engine.begin(
+                prompt, max_new_tokens=limit, sampling=sampling, stop_ids=ask.stop_ids
+            )
+
+        decoder = self.loaded.tokenizer.decoder()
+        return Choice(begin, TextStream(decoder, ask.stops), ask.stop_ids)
 
     def _constrained(self, ask: Ask) -> Sampling:
         """How to choose tokens, with the form that the reply must have."""
@@ -164,7 +177,12 @@ class Service:
         dialogue = isinstance(ask.prompts[0], Dialogue)
         parts = ReplyParts(thinking=ask.thinking, tools=ask.tools) if dialogue else PlainParts()
         return Take(
-            index, self.loaded.tokenizer, parts, thinking=ask.thinking, one_call=ask.one_call
+            index,
+            self.loaded.tokenizer,
+            parts,
+            thinking=ask.thinking,
+            one_call=ask.one_call,
+            keep=self._replies.keep if dialogue else None,
         )
 
     def health(self) -> tuple[int, dict[str, Any]]:
@@ -183,27 +201,35 @@ class Service:
             "fingerprint": model.engine.config.fingerprint(),
             "decision": deployment.decision,
             "context_length": model.engine.config.context,
+            "capacity": deployment.capacity,
+            "faults": self._worker.faults,
             "running": self._worker.running,
             "waiting": self._worker.waiting,
             "waiting_limit": self.waiting_limit,
         }
 
-    @staticmethod
-    def _encode(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+    def _encode(self, model: Loaded, prompt: Prompt) -> list[int]:
+        tokenizer = model.tokenizer
         if isinstance(prompt, str):
             return [tokenizer.bos_id, *tokenizer.encode(prompt)]
         if isinstance(prompt, tuple):
             return list(prompt)
         return chat.encode(
             tokenizer,
-            prompt.messages,
+            self._replies.recall(prompt.messages),
             tools=prompt.tools,
             thinking=prompt.thinking,
             response_format=prompt.response_format,
+            effort_prefix=model.efforts.paragraph(prompt.effort),
         )
 
-    def _prepare(self) -> bool:
+    def _prepare(self) -> Generates | None:
         """Load everything; on failure keep the sentence for whoever started the server."""
+        self._loaded = None
+        if self._worker.fault_row > MOST_FAULTS:
+            self.error = f"The engine failed {self._worker.fault_row} times in a row."
+            self._settled()
+            return None
         try:
             self._loaded = self._loader(self.deployment, self._note_progress)
         except EngineError as error:
@@ -218,7 +244,7 @@ class Service:
                 decision=str(self.deployment.decision),
             )
         self._settled()
-        return self._loaded is not None
+        return None if self._loaded is None else self._loaded.engine
 
     def _note_progress(self, done: int, total: int) -> None:
         self._progress = (done, total)
