@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from engine.sampling import TokenLogprob
+from engine.server.pace import Pace
 from engine.server.reply import Call, PlainParts, ReplyParts, Scored, Spoken
 from engine.server.usage import Usage
 from engine.server.worker import Event, Step
@@ -28,6 +29,7 @@ class Take:
         one_call: bool,
     ) -> None:
         self.completion = self.reasoning = self.cached = 0
+        self._pace = Pace()
         self._index = index
         self._tokenizer = tokenizer
         self._parts = parts
@@ -38,14 +40,17 @@ class Take:
         """What `step` adds."""
         delta = step.delta
         self.cached += step.commit.cached
+        self._pace.hear(step.commit)
         scores = self._count(delta, step.commit.logprobs)
         parts = self._parts.feed(delta.text)
         if delta.finish is None:
-            return Spoken(self._index, tuple(parts), scores)
+            return Spoken(self._index, tuple(parts), scores, tokens=delta.tokens, pace=self._pace)
         rest, found = self._parts.finish()
         calls = tuple(Call.of(call) for call in (found[:1] if self._one_call else found))
         finish = "tool_calls" if calls and delta.finish == "stop" else delta.finish
-        return Spoken(self._index, (*parts, *rest), scores, calls, finish, delta.stop)
+        heard = (*parts, *rest)
+        told = (delta.stop, delta.tokens, self._pace)
+        return Spoken(self._index, heard, scores, calls, finish, *told)
 
     def _count(self, delta: Delta, logprobs: Sequence[TokenLogprob]) -> tuple[Scored, ...]:
         """Count the tokens of `delta`; log-probabilities past a stop string are dropped."""

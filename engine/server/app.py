@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from engine.errors import EngineError
-from engine.server import metrics, models, tokens
+from engine.server import metrics, models, pages, tokens
 from engine.server.chat import Chat
 from engine.server.completions import Completions
 from engine.server.errors import failure, no_route, wrong_method
@@ -47,6 +47,9 @@ def create_app(service: Service) -> Starlette:
         status, body = service.health()
         return JSONResponse(body, status)
 
+    async def about(_: Request) -> Response:
+        return JSONResponse(pages.story(service.deployment.about))
+
     async def measured(_: Request) -> Response:
         return Response(service.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
@@ -77,6 +80,8 @@ def create_app(service: Service) -> Starlette:
 
     return Starlette(
         routes=[
+            *pages.routes(),
+            Route("/about.json", about),
             Route("/health", health),
             Route("/metrics", measured),
             Route("/v1/models", model_list),

@@ -24,6 +24,7 @@ class Deployment:
     config: EngineConfig
     decision: int | str | None = None
     memory_bytes: int = MEMORY_BYTES  # for beginnings of prompts; 0 keeps none
+    about: Path | None = None  # what the loop tells of its choice, for the page that shows it
 
     @classmethod
     def load(
@@ -34,6 +35,7 @@ class Deployment:
         head: Path | None = None,
         name: str | None = None,
         memory_bytes: int = MEMORY_BYTES,
+        about: Path | None = None,
     ) -> Deployment:
         """Read a best.json; the other arguments replace what it says.
 
@@ -53,7 +55,14 @@ class Deployment:
             config=EngineConfig.parse(raw["config"]),
             decision=_decision(raw),
             memory_bytes=memory_bytes,
+            about=about,
         )
+
+    def check_swap(self, wanted: Deployment) -> None:
+        """ConfigError when `wanted` cannot take this one's place in the same process."""
+        for kind in ("checkpoint", "head", "name"):
+            if (mine := getattr(self, kind)) != (theirs := getattr(wanted, kind)):
+                raise ConfigError(f"Another {kind} needs a restart: {theirs} instead of {mine}.")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -32,6 +33,9 @@ class Generates(Protocol):
 
     config: EngineConfig
 
+    def reconfigure(self, config: EngineConfig) -> None:
+        """See `Engine.reconfigure`."""
+
     def generate(
         self,
         prompt: Sequence[int],
@@ -54,6 +58,14 @@ class Loaded:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
+@dataclass(frozen=True, slots=True)
+class Reloads:
+    """How often another configuration was asked for, and why the last one was refused."""
+
+    count: int = 0
+    refused: str | None = None
+
+
 Load = Callable[[Deployment, Callable[[int, int], None]], Loaded]
 
 
@@ -73,8 +85,19 @@ def load(deployment: Deployment, progress: Callable[[int, int], None]) -> Loaded
 class Service:
     """The deployment, its worker, and what /health says about them."""
 
-    def __init__(self, deployment: Deployment, *, waiting_limit: int, loader: Load = load) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        *,
+        waiting_limit: int,
+        loader: Load = load,
+        proof: str | None = None,
+    ) -> None:
+        """With `proof` only requests that bring this word are answered, until `open`."""
         self.deployment = deployment
+        self._proof = proof
+        self._draining = False
+        self._reloads = Reloads()
         self._loader = loader
         self.waiting_limit = waiting_limit
         self.error: str | None = None
@@ -88,6 +111,38 @@ class Service:
         """Load in the background; `settled` is called on that thread when it is over."""
         self._settled = settled
         self._worker.start()
+
+    def open(self) -> None:
+        """From now on everybody is answered."""
+        self._proof = None
+
+    def drain(self) -> None:
+        """From now on nobody new is answered."""
+        self._draining = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is being answered or waits to be."""
+        return self._worker.running + self._worker.waiting > 0
+
+    def reload(self, deployed: Callable[[], Deployment]) -> None:
+        """Switch to another configuration of the same weights without dropping anybody.
+
+        It happens between two answers; /health tells whether it did, or why it could not.
+        """
+        self._worker.between(lambda: self._reload(deployed))
+
+    def _reload(self, deployed: Callable[[], Deployment]) -> None:
+        try:
+            wanted = deployed()
+            self.deployment.check_swap(wanted)
+            self.loaded.engine.reconfigure(wanted.config)
+        except EngineError as error:
+            self._reloads = Reloads(self._reloads.count + 1, str(error))
+            return
+        self.deployment = wanted
+        self._describe()
+        self._reloads = Reloads(self._reloads.count + 1)
 
     def close(self) -> None:
         """End every answer, with the reason."""
@@ -107,6 +162,13 @@ class Service:
     def check_ready(self) -> None:
         """Refuse everything until the model is loaded."""
         _ = self.loaded
+
+    def check_open(self, word: str | None) -> None:
+        """Refuse requests while the server drains, and strangers' until it is proven."""
+        if self._draining:
+            raise unavailable("The server is finishing what it has begun; try again soon.")
+        if self._proof is not None and not secrets.compare_digest(self._proof, word or ""):
+            raise unavailable("The server is being proven; try again in a moment.")
 
     def check_model(self, asked: str | None) -> None:
         """Refuse a request for another model; naming none means this one."""
@@ -174,8 +236,9 @@ class Service:
             done, total = self._progress
             body = {"status": "loading", "model": deployment.name, "loaded": [done, total]}
             return 503, {**body, "retry_after_s": RETRY_AFTER_S}
-        return 200, {
-            "status": "ok",
+        status = "draining" if self._draining else "ok" if self._proof is None else "proving"
+        return 200 if status == "ok" else 503, {
+            "status": status,
             "model": deployment.name,
             "checkpoint": {"path": str(deployment.checkpoint), "sha256": model.sha256},
             "head": None if deployment.head is None else str(deployment.head),
@@ -186,6 +249,7 @@ class Service:
             "running": self._worker.running,
             "waiting": self._worker.waiting,
             "waiting_limit": self.waiting_limit,
+            "reloads": {"count": self._reloads.count, "refused": self._reloads.refused},
         }
 
     @staticmethod
@@ -212,13 +276,16 @@ class Service:
             traceback.print_exc()
             self.error = f"The model could not be loaded: {error!r}."
         if self._loaded is not None:
-            self.metrics.describe(
-                model=self.deployment.name,
-                fingerprint=self._loaded.engine.config.fingerprint(),
-                decision=str(self.deployment.decision),
-            )
+            self._describe()
         self._settled()
         return self._loaded is not None
+
+    def _describe(self) -> None:
+        self.metrics.describe(
+            model=self.deployment.name,
+            fingerprint=self.loaded.engine.config.fingerprint(),
+            decision=str(self.deployment.decision),
+        )
 
     def _note_progress(self, done: int, total: int) -> None:
         self._progress = (done, total)

@@ -98,6 +98,7 @@ class Worker:
         self._prepare = prepare
         self._waiting_limit = waiting_limit
         self._waiting: deque[Job] = deque()
+        self._errands: deque[Callable[[], None]] = deque()
         self._current: Job | None = None
         self._closed = False
         self._changed = threading.Condition()
@@ -127,6 +128,12 @@ class Worker:
             self._waiting.append(job)
             self._changed.notify()
 
+    def between(self, errand: Callable[[], None]) -> None:
+        """Do something on the engine's thread as soon as nothing is being generated."""
+        with self._changed:
+            self._errands.append(errand)
+            self._changed.notify()
+
     def cancel(self, job: Job) -> None:
         """Forget a job that waits, or stop one that runs. Any other is left alone."""
         job.cancel()
@@ -154,17 +161,22 @@ class Worker:
         if not self._prepare():
             return
         while (job := self._next()) is not None:
+            if not isinstance(job, Job):
+                job()
+                continue
             try:
                 job.run()
             finally:
                 with self._changed:
                     self._current = None
 
-    def _next(self) -> Job | None:
+    def _next(self) -> Job | Callable[[], None] | None:
         with self._changed:
-            while not self._waiting and not self._closed:
+            while not (self._waiting or self._errands or self._closed):
                 self._changed.wait()
             if self._closed:
                 return None
+            if self._errands:
+                return self._errands.popleft()
             self._current = self._waiting.popleft()
             return self._current

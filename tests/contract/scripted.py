@@ -53,6 +53,9 @@ class Scripted:
         self.config = EngineConfig(context=4096)
         self._tokenizer = tokenizer
 
+    def reconfigure(self, config: EngineConfig) -> None:
+        """Scripts need none."""
+
     def generate(
         self,
         prompt: Sequence[int],
@@ -97,8 +100,9 @@ def main() -> int:
     """Serve on the port given."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--about", type=Path)
     options = parser.parse_args()
-    deployment = Deployment("scripted", Path(EMBEDDED), None, EngineConfig())
+    deployment = Deployment("scripted", Path(EMBEDDED), None, EngineConfig(), about=options.about)
     tokenizer = Tokenizer.load(EMBEDDED)
     grammars = Grammars(EMBEDDED, tokenizer, tokenizer.vocab_size)
     service = Service(
