@@ -21,6 +21,7 @@ from engine.server.answer import Answer, Take
 from engine.server.ask import Ask, Dialogue, Prompt
 from engine.server.deployment import Deployment
 from engine.server.errors import RETRY_AFTER_S, no_model, unavailable
+from engine.server.machine import machine
 from engine.server.metrics import Metrics
 from engine.server.reply import PlainParts, ReplyParts
 from engine.server.worker import Generation, Job, Worker
@@ -245,6 +246,7 @@ class Service:
             "config": model.engine.config.canonical(),
             "fingerprint": model.engine.config.fingerprint(),
             "decision": deployment.decision,
+            "machine": machine(),
             "context_length": model.engine.config.context,
             "running": self._worker.running,
             "waiting": self._worker.waiting,

@@ -138,17 +138,52 @@ def serve_(
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port.")] = 8000,
     checkpoint: CheckpointOption = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Serve this file's configuration instead.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="Serve the best as it stood after decision D7.")
+    ] = None,
+    run_window: Annotated[
+        str | None,
+        typer.Option(
+            "--run-window",
+            help="In these hours (local time, 22:00-07:00) flywheel run has the device instead.",
+        ),
+    ] = None,
+    drain_s: Annotated[
+        float,
+        typer.Option(
+            "--drain-s", min=0, max=3600, help="At the end, seconds for answers in progress."
+        ),
+    ] = 30.0,
+    run_arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- RUN OPTIONS]", help="Options for flywheel run in the window."),
+    ] = None,
     json_: JsonOption = False,
 ) -> int:
     """Host the best configuration so far for real clients, until Ctrl-C.
 
-    Example: flywheel serve --host 0.0.0.0 --port 8000
+    It answers nobody before it has given again, token by token, what the ledger has on record. HUP
+    makes it look for a newer best.
+
+    Example: flywheel serve --port 8000 --run-window 22:00-07:00 -- --budget-runs 40
     """
     from flywheel.cli import commands
-    from flywheel.serve import Address
+    from flywheel.serve.address import Address
 
-    return commands.serve_best(ledger_path(ledger), Address(host, port), checkpoint, json_=json_)
-
+    return commands.serve_best(
+        ledger_path(ledger),
+        Address(host, port),
+        checkpoint=checkpoint,
+        config=config,
+        at=at,
+        run_window=run_window,
+        drain_s=drain_s,
+        run_arguments=run_arguments or [],
+        json_=json_,
+    )
 
 
 app.command("status")(cli_daemon.status)

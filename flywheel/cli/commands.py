@@ -10,16 +10,15 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.text import Text
 
-from flywheel import best, doctor, serve, suite
-from flywheel.box.clock import SystemClock, Window, count, span_text, utc_text
-from flywheel.box.lease import Lease
+from flywheel import best, doctor, suite
+from flywheel.box.clock import SystemClock, Window, count, span_text
 from flywheel.cli import levers as cli_levers
 from flywheel.cli.terminal import (
     FAILED,
@@ -31,15 +30,18 @@ from flywheel.cli.terminal import (
     sentence,
 )
 from flywheel.display.panel import Display, forgiven
-from flywheel.errors import FlywheelError, LedgerError, UsageError
+from flywheel.errors import UsageError
 from flywheel.ledger import views
-from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import daemon, handover
-from flywheel.loop.order import Order, Session, best_json, write_best
+from flywheel.loop import daemon
+from flywheel.loop.order import Order, Session, best_json
 from flywheel.report import gather, tables
 from flywheel.report.document import Document
 from flywheel.run import launch
+from flywheel.serve import hosting
+from flywheel.serve.address import Address
+from flywheel.serve.chosen import Chosen, decision_number
+from flywheel.serve.server import SERVER_COMMAND, Server
 from flywheel.statistics.campaign import FULL, QUICK
 
 QUICK_TOKENS, FULL_TOKENS = 208, 256
@@ -114,54 +116,53 @@ def run(
 
 
 def serve_best(
-    path: Path, address: serve.Address, checkpoint: Path | None, *, json_: bool
+    path: Path,
+    address: Address,
+    *,
+    checkpoint: Path | None,
+    config: Path | None,
+    at: str | None,
+    run_window: str | None,
+    drain_s: float,
+    run_arguments: list[str],
+    json_: bool,
 ) -> int:
     """`flywheel serve`."""
-    found = _best(path)
-    served = checkpoint_path(checkpoint or _measured_checkpoint(path))
-    config = write_best(found, path.parent, served)
-    command = command_from(SERVER_VARIABLE, serve.SERVER_COMMAND)
-    log = path.parent / "serve.log"
-    with (
-        _stopping() as stopped,
-        serve.Server.start(config, address, log=log, command=command) as server,
-    ):
-        _record_takeover(path, server.lease)
-        answer = server.wait_ready(stopped=lambda: bool(stopped))
-        if json_:
-            emit({"url": address.url, "pid": server.child.pid, "config": str(config),
-                  "health": answer})  # fmt: skip
-        else:
-            promoted = len(found.promotions)
-            console().print(f"serving at {address.url}  ({count(promoted, 'promotion')}, {config})")
-        status = server.wait(lambda: bool(stopped))
-    if status not in (None, 0):
-        raise FlywheelError(f"the server left with status {status}; see {path.parent}/serve.log.")
+    measured = _measured_checkpoint(path) if checkpoint is None and config is None else None
+    order = hosting.Order(
+        ledger=path,
+        address=address,
+        checkpoint=checkpoint_path(checkpoint or measured),
+        file=None if config is None else config.expanduser().resolve(),
+        at=None if at is None else decision_number(at),
+        window=None if run_window is None else Window.parse(run_window),
+        run_arguments=tuple(run_arguments),
+        drain_s=drain_s,
+        command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
+    )
+    page, announced = error_console(), False
+
+    def serving(server: Server, choice: Chosen, told: Mapping[str, Any], shown: str) -> None:
+        nonlocal announced
+        if json_ and not announced:
+            emit({"url": address.url, "pid": server.child.pid, "decision": choice.decision,
+                  "serving": choice.label, "proof": shown, "health": told})  # fmt: skip
+        elif not json_:
+            console().print(Text(f"serving at {address.url}: {choice.label} ({shown})"))
+        announced = True
+
+    def say(sentence: str) -> None:
+        page.print(Text(sentence))
+
+    levers = cli_levers.known(path) if path.exists() else ()
+    with _asked() as asked:
+        hosting.Host(
+            order, levers, clock=SystemClock(), asked=asked, say=say, serving=serving
+        ).run()
     return 0
 
 
-def _record_takeover(path: Path, lease: Lease) -> None:
-    """Tell the ledger whose abandoned lease was taken; if it refuses, serving goes on."""
-
-    if lease.takeover is None:
-        return
-
-    def say(sentence: str) -> None:
-        error_console().print(Text(sentence))
-
-    try:
-        opened = Ledger.open(path, create=False)
-        try:
-            handover.record(opened, lease, now_utc=utc_text(), say=say)
-        finally:
-            opened.close()
-    except LedgerError as error:
-        say(f"the takeover of the device is not on record: {error}")
-
-
-def diagnose(
-    path: Path, checkpoint: Path | None, suite_file: Path | None, *, json_: bool
-) -> int:
+def diagnose(path: Path, checkpoint: Path | None, suite_file: Path | None, *, json_: bool) -> int:
     """`flywheel doctor`."""
     found = doctor.diagnose(path, checkpoint_path(checkpoint), suite_path(suite_file))
     if json_:
@@ -284,16 +285,20 @@ def _print_session(session: Session, wall_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _stopping() -> Iterator[list[int]]:
-    """A list that a Ctrl-C or TERM fills while the block is open."""
-    seen: list[int] = []
+def _asked() -> Iterator[hosting.Asked]:
+    """What Ctrl-C, TERM (stop) and HUP (reload) ask for while the block is open."""
+    asked = hosting.Asked()
 
     def on_signal(signum: int, _frame: FrameType | None) -> None:
-        seen.append(signum)
+        if signum == signal.SIGHUP:
+            asked.reload = True
+        else:
+            asked.stop = True
 
-    before = {one: signal.signal(one, on_signal) for one in (signal.SIGINT, signal.SIGTERM)}
+    heard = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.signal(one, on_signal) for one in heard}
     try:
-        yield seen
+        yield asked
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

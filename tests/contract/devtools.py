@@ -50,7 +50,9 @@ class Browser:
         self.complaints: list[str] = []
         targets = self._call("Target.getTargets")["targetInfos"]
         page = next(t["targetId"] for t in targets if t["type"] == "page")
-        self._session = self._call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        self._session = self._call("Target.attachToTarget", targetId=page, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
 

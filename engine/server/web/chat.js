@@ -195,7 +195,7 @@ async function introduce() {
   try {
     const told = await health();
     if (told.status === "ok") {
-      const decision = told.decision === null ? "" : ` · decision ${told.decision}`;
+      const decision = told.decision === null ? "" : ` · decision D${String(told.decision).replace(/^D/, "")}`;
       by("served").textContent = `${told.model}${decision} · context ${told.context_length}`;
       return;
     }

@@ -1,0 +1,244 @@
+"""Days and nights of a host: serve the best, hand the device over in the window, come back.
+
+A day is one server, proven before it answers anybody. A night is one `flywheel run`, a process of
+its own. Neither begins before the other has given the device back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flywheel.box.clock import Clock, Window, utc_text
+from flywheel.box.lease import Lease
+from flywheel.errors import FlywheelError, LedgerError, Refused, UsageError
+from flywheel.ledger import views
+from flywheel.ledger.store import Ledger
+from flywheel.lever import Lever
+from flywheel.loop import handover
+from flywheel.serve import chosen as choosing, proof as proving, story
+from flywheel.serve.address import Address, told as asked_health
+from flywheel.serve.chosen import Chosen
+from flywheel.serve.night import Night
+from flywheel.serve.server import SERVER_COMMAND, Server, Setup
+
+POLL_S = 0.25
+LOG = "serve.log"
+# A server that dies is started again, but not for ever.
+RESTARTS, RESTARTS_WITHIN_S = 3, 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What `flywheel serve` was asked for. At most one of ``file`` and ``at`` pins the choice."""
+
+    ledger: Path
+    address: Address
+    checkpoint: Path
+    file: Path | None = None
+    at: int | None = None
+    window: Window | None = None
+    run_arguments: tuple[str, ...] = ()
+    drain_s: float = 30.0
+    command: tuple[str, ...] = SERVER_COMMAND
+
+    def __post_init__(self) -> None:
+        pins = [name for name, pin in (("--config", self.file), ("--at", self.at)) if pin]
+        if len(pins) > 1:
+            raise UsageError("--config and --at both say what to serve; give one of them.")
+        if pins and self.window is not None:
+            raise UsageError(f"--run-window comes back with the new best; {pins[0]} excludes it.")
+        if self.run_arguments and self.window is None:
+            raise UsageError("what follows -- goes to flywheel run, which needs --run-window.")
+
+    @property
+    def folder(self) -> Path:
+        """Where the ledger lies, and beside it what this host writes."""
+        return self.ledger.parent
+
+
+@dataclass(slots=True)
+class Asked:
+    """What signals have asked for so far."""
+
+    stop: bool = False
+    reload: bool = False
+
+
+class _Again(Exception):  # noqa: N818 - no error: the day begins anew
+    """Start the server again, once this one has drained."""
+
+
+class Host:
+    """One `flywheel serve`.
+
+    ``say`` is told what happens, in sentences; ``serving`` gets what each new server says of itself
+    once it is open.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        levers: Sequence[Lever],
+        *,
+        clock: Clock,
+        asked: Asked,
+        say: Callable[[str], None],
+        serving: Callable[[Server, Chosen, Mapping[str, Any], str], None],
+    ) -> None:
+        self.order = order
+        self._levers = levers
+        self._clock = clock
+        self._asked = asked
+        self._say = say
+        self._serving = serving
+        self._crashes: deque[float] = deque()
+        self._worked = False  # in the window that is open now
+
+    def run(self) -> None:
+        """Serve until asked to stop. Raises what makes serving impossible."""
+        self._choose()  # what cannot be chosen is said before the device is taken
+        while not self._asked.stop:
+            if self._night_is_due():
+                self._worked = True
+                self._night()
+                continue
+            try:
+                self._day()
+            except _Again:
+                continue
+
+    # -- the day ---------------------------------------------------------------------------
+
+    def _day(self) -> None:
+        choice = self._choose()
+        config = choice.write(self.order.folder)
+        about = self._tell(choice, "being proven")
+        setup = Setup(
+            self.order.address, self.order.folder / LOG, about, self.order.drain_s,
+            self.order.command,
+        )  # fmt: skip
+        with Server.start(config, setup) as server:
+            self._record_takeover(server.lease)
+            told = server.wait_ready(stopped=lambda: self._asked.stop)
+            if told is None:
+                return
+            shown = self._prove(server, told)
+            self._tell(choice, shown)
+            if told.get("status") == "proving":
+                told = server.open()
+            self._serving(server, choice, told, shown)
+            self._watch(server, choice)
+
+    def _watch(self, server: Server, choice: Chosen) -> None:
+        """Until there is a reason to end the day."""
+        while not self._asked.stop and not self._night_is_due():
+            if (status := server.child.poll()) is not None:
+                self._crashed(status)
+            if self._asked.reload:
+                self._asked.reload = False
+                choice = self._reload(server, choice)
+            self._clock.sleep(POLL_S)
+
+    def _crashed(self, status: int) -> None:
+        now_s = self._clock.monotonic_s()
+        self._crashes.append(now_s)
+        while now_s - self._crashes[0] > RESTARTS_WITHIN_S:
+            self._crashes.popleft()
+        said = f"the server left with status {status}; see {self.order.folder / LOG}."
+        if len(self._crashes) > RESTARTS:
+            raise FlywheelError(said)
+        self._say(f"{said} It is started again.")
+        raise _Again
+
+    def _reload(self, server: Server, before: Chosen) -> Chosen:
+        """Serve what is best by now, in the same process where that is possible."""
+        choice = self._choose()
+        if choice == before:
+            self._say(f"nothing new to serve: it is {before.label}.")
+            return before
+        choice.write(self.order.folder)
+        if (refused := server.reload()) is not None:
+            self._say(f"a reload will not do ({refused.rstrip('.')}): the server is restarted.")
+            raise _Again
+        try:
+            shown = self._prove(server, asked_health(self.order.address)[1])
+        except Refused as error:
+            before.write(self.order.folder)
+            server.reload()
+            self._say(f"{error} Still serving {before.label}.")
+            return before
+        self._tell(choice, shown)
+        self._say(f"now serving {choice.label} ({shown}).")
+        return choice
+
+    # -- the night -------------------------------------------------------------------------
+
+    def _night_is_due(self) -> bool:
+        window = self.order.window
+        if window is None:
+            return False
+        is_open = window.contains(self._clock.now())
+        self._worked = self._worked and is_open
+        return is_open and not self._worked
+
+    def _night(self) -> None:
+        order = self.order
+        assert order.window is not None
+        arguments = ("--checkpoint", str(order.checkpoint), *order.run_arguments)
+        night = Night(order.ledger, order.address, order.window, arguments, self._clock)
+        self._say(f"handing the device over until {order.window.closes:%H:%M}.")
+        self._say(night.attend(lambda: self._asked.stop))
+
+    # -- what both need --------------------------------------------------------------------
+
+    def _choose(self) -> Chosen:
+        order = self.order
+        if order.file is not None:
+            return choosing.of_file(order.file, order.checkpoint)
+        with _reading(order.ledger) as ledger, ledger.reading() as connection:
+            return choosing.of_ledger(views.load(connection), order.checkpoint, order.at)
+
+    def _prove(self, server: Server, told: Mapping[str, Any]) -> str:
+        """What was shown; a ledger that is not there yet can show nothing."""
+        if not self.order.ledger.exists():
+            return "unproven: there is no ledger"
+        headers = {proving.HEADER: server.word}
+        with _reading(self.order.ledger) as ledger:
+            return proving.prove(ledger, server.address, told, headers).said
+
+    def _tell(self, choice: Chosen, shown: str) -> Path | None:
+        """Leave the account for the server's page; None where there is no ledger to tell of."""
+        if not self.order.ledger.exists():
+            return None
+        with _reading(self.order.ledger) as ledger:
+            return story.write(self.order.folder, story.tell(ledger, self._levers, choice, shown))
+
+    def _record_takeover(self, lease: Lease) -> None:
+        """Tell the ledger whose abandoned lease was taken; if it refuses, serving goes on."""
+        if lease.takeover is None:
+            return
+        try:
+            opened = Ledger.open(self.order.ledger, create=False)
+            try:
+                handover.record(opened, lease, now_utc=utc_text(), say=self._say)
+            finally:
+                opened.close()
+        except LedgerError as error:
+            self._say(f"the takeover of the device is not on record: {error}")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Ledger]:
+    """A copy of the ledger in memory, however long it is looked at."""
+    if not path.exists():
+        raise UsageError(f"there is no ledger at {path}; flywheel run makes one.")
+    ledger = Ledger.read(path, private=True)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
