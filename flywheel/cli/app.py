@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from flywheel.cli import (
+    chat as cli_chat,
     daemon as cli_daemon,
     imports as cli_import,
     ledger as cli_ledger,
@@ -186,6 +187,7 @@ def serve_(
     )
 
 
+app.command("chat")(cli_chat.chat)
 app.command("status")(cli_daemon.status)
 app.command("attach")(cli_daemon.attach)
 app.command("stop")(cli_daemon.stop_)
