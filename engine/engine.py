@@ -57,6 +57,28 @@ class Commit:
     cached: int = 0  # prompt tokens that were remembered, on the first commit
 
 
+@dataclass(slots=True)
+class Extent:
+    """How far a generation may go: to a token of `ends`, or `limit` tokens."""
+
+    ends: frozenset[int]
+    limit: int
+    produced: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be produced."""
+        return self.limit - self.produced
+
+    def take(self, tokens: list[int]) -> tuple[list[int], str | None]:
+        """`tokens` up to the first that ends the generation, and "stop", "length" or None."""
+        stop = next((i + 1 for i, token in enumerate(tokens) if token in self.ends), None)
+        tokens = tokens[: stop or len(tokens)]
+        self.produced += len(tokens)
+        finish = "stop" if stop else "length" if self.left <= 0 else None
+        return tokens, finish
+
+
 class Engine:
     """Weights and the current configuration; generations are independent of each other."""
 
@@ -145,19 +167,26 @@ class Engine:
         NumericsError when the logits stop being finite.
         """
         sampling = sampling or Sampling()
-        self._check_prompt(prompt, max_new_tokens)
-        self._check_tokens([token for token, _ in sampling.logit_bias], "logit_bias")
-        sampler = Sampler(sampling)
-        ends = {self.geometry.eos_token_id, *stop_ids}
+        self.check(prompt, max_new_tokens, sampling)
         drafter = self.drafter if speculative else None
         given = list(prompt)
+        extent = Extent(frozenset({self.geometry.eos_token_id, *stop_ids}), max_new_tokens)
+        return _rounds(
+            self.backbone, drafter, given, extent, Sampler(sampling), self.passages(given, drafter)
+        )
+
+    def passages(
+        self, prompt: Sequence[int], drafter: DraftHead | None
+    ) -> Callable[[], Passage | None]:
+        """What finds the way of `prompt` among the remembered beginnings when it is called."""
         prefixes, owner = self.prefixes, (self.config.fingerprint(), drafter is not None)
         chunk = self.config.prefill_chunk
+        return lambda: None if prefixes is None else prefixes.open(owner, prompt, chunk)
 
-        def passage() -> Passage | None:
-            return None if prefixes is None else prefixes.open(owner, given, chunk)
-
-        return _rounds(self.backbone, drafter, given, max_new_tokens, sampler, ends, passage)
+    def check(self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling) -> None:
+        """Raise what `generate` would."""
+        self._check_prompt(prompt, max_new_tokens)
+        self._check_tokens([token for token, _ in sampling.logit_bias], "logit_bias")
 
     def _check_prompt(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         if not prompt:
@@ -180,9 +209,8 @@ def _rounds(
     backbone: Backbone,
     drafter: DraftHead | None,
     prompt: list[int],
-    limit: int,
+    extent: Extent,
     sampler: Sampler,
-    ends: set[int],
     passage: Callable[[], Passage | None],
 ) -> Iterator[Commit]:
     state = State(backbone.geometry, backbone.config)
@@ -191,19 +219,15 @@ def _rounds(
     cached = known.restore(state) if known is not None else 0
     logits = prefill(backbone, drafter, state, prompt, known)
     token = sampler.choose(finite(logits[-1:])[0], state.length)
-    done = _finish(token in ends, 1, limit)
+    _, done = extent.take([token])
     elapsed = time.perf_counter_ns() - started
     yield Commit((token,), done, None, elapsed, sampler.take_logprobs(), cached)
-    produced = 1
     while done is None:
         started = time.perf_counter_ns()
-        room = min(limit - produced, backbone.config.context - state.length, state.span())
+        room = min(extent.left, backbone.config.context - state.length, state.span())
         tokens, sure, hits = speculate(backbone, drafter, state, sampler, token, room)
-        stop = next((i + 1 for i, t in enumerate(tokens) if t in ends), None)
-        tokens = tokens[: stop or len(tokens)]
-        produced += len(tokens)
+        tokens, done = extent.take(tokens)
         token = tokens[-1]
-        done = _finish(stop is not None, produced, limit)
         elapsed = time.perf_counter_ns() - started
         logprobs = sampler.take_logprobs()[: len(tokens)]
         yield Commit(tuple(tokens), done, Round(len(sure), hits, elapsed, sure), logprobs=logprobs)
@@ -220,19 +244,28 @@ def prefill(
 
     Returns logits [1, vocab] after the last token.
     """
-    ids = torch.tensor(prompt[state.length :])
     logits = None
-    for chunk in ids.split(backbone.config.prefill_chunk):
-        forward = backbone.forward(chunk, state)
-        state.commit(chunk.numel())
-        if drafter is not None:
-            drafter.extend(state, forward.taps[: forward.count])
-        if passage is not None:
-            passage.note(state)
-        if state.length == len(prompt):
-            logits = backbone.logits(forward, last=True)
-    assert logits is not None
+    while logits is None:
+        logits = prefill_chunk(backbone, drafter, state, prompt, passage)
     return logits
+
+
+def prefill_chunk(
+    backbone: Backbone,
+    drafter: DraftHead | None,
+    state: State,
+    prompt: Sequence[int],
+    passage: Passage | None = None,
+) -> Tensor | None:
+    """Commit the next chunk of `prompt`; logits [1, vocab] if it was the last, else None."""
+    ids = prompt[state.length : state.length + backbone.config.prefill_chunk]
+    forward = backbone.forward(torch.tensor(ids), state)
+    state.commit(len(ids))
+    if drafter is not None:
+        drafter.extend(state, forward.taps[: forward.count])
+    if passage is not None:
+        passage.note(state)
+    return backbone.logits(forward, last=True) if state.length == len(prompt) else None
 
 
 def speculate(
@@ -269,14 +302,20 @@ def _verify_together(
     """Commit the confirmed rows of one forward; the target's tokens and the rows' taps."""
     position = state.length
     forward = backbone.forward(torch.tensor([token, *drafts]), state)
-    logits = finite(backbone.logits(forward))
-    targets: list[int] = []
-    for row in logits:
-        targets.append(sampler.choose(row, position + 1 + len(targets)))
-        if accepted(drafts, targets) < len(targets):
-            break
+    targets = confirmed(finite(backbone.logits(forward)), drafts, sampler, position + 1)
     state.commit(len(targets))
     return targets, forward.taps[: len(targets)]
+
+
+def confirmed(logits: Tensor, drafts: Sequence[int], sampler: Sampler, position: int) -> list[int]:
+    """The target's tokens from `position` on by `logits` [1 + drafts, vocab]: the confirmed drafts
+    and the first token of its own."""
+    targets: list[int] = []
+    for row in logits:
+        targets.append(sampler.choose(row, position + len(targets)))
+        if accepted(drafts, targets) < len(targets):
+            break
+    return targets
 
 
 def _verify_apart(
@@ -330,9 +369,3 @@ def finite(logits: Tensor) -> Tensor:
 def available_cores() -> int:
     """Processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _finish(stopped: bool, produced: int, limit: int) -> str | None:
-    if stopped:
-        return "stop"
-    return "length" if produced >= limit else None

@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from engine.errors import EngineError
-from engine.server.deployment import MEMORY_BYTES, Deployment
+from engine.errors import ConfigError, EngineError
+from engine.server.deployment import CAPACITY, MEMORY_BYTES, Deployment
+from engine.server.guard import VARIABLE, checked
+from engine.server.limits import Limits
 
 if TYPE_CHECKING:
     from engine.server.service import Service
 
 DRAIN_POLL_S = 0.05
 GRACE_S = 1  # for open connections; the worker gets half of that again
-WRONG = 2
+WRONG, FAILED = 2, 1
+BACKLOG = 2048  # connections that nobody has accepted yet
 # A word that whoever started the server proves it with, before anybody else is answered.
 PROOF_VARIABLE = "FLYWHEEL_PROOF"
 
@@ -75,24 +78,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name=options.name,
             memory_bytes=max(0, options.memory_mb) << 20,
             about=options.about,
+            capacity=options.clients,
         )
 
     try:
         deployment = deployed()
+        key = _key(options.key_file)
         listener = listen(options.host, options.port)
     except EngineError as error:
         print(error, file=sys.stderr)
         return WRONG
     from engine.server.service import Service  # seconds of imports: mistakes are told before them
 
+    limits = Limits(
+        body_bytes=options.body_mb << 20, answer_s=options.timeout_s, ping_s=options.ping_s
+    )
     proof = os.environ.pop(PROOF_VARIABLE, None)
-    service = Service(deployment, waiting_limit=options.queue, proof=proof)
-    return asyncio.run(serve(service, listener, deployed, options.drain_s))
+    service = Service(deployment, waiting_limit=options.queue, limits=limits, proof=proof)
+    serving = serve(
+        service,
+        listener,
+        key=key,
+        origins=options.origin,
+        deployed=deployed,
+        drain_s=options.drain_s,
+    )
+    return asyncio.run(serving)
 
 
 async def serve(
     service: Service,
     listener: socket.socket,
+    *,
+    key: str | None = None,
+    origins: Sequence[str] = (),
     deployed: Callable[[], Deployment] | None = None,
     drain_s: float = 0.0,
 ) -> int:
@@ -103,7 +122,7 @@ async def serve(
     from engine.server.app import create_app
 
     config = uvicorn.Config(
-        create_app(service),
+        create_app(service, key=key, origins=origins),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -129,14 +148,14 @@ async def serve(
             flush=True,
         )
 
-    if not ipaddress.ip_address(host).is_loopback:
+    if key is None and not ipaddress.ip_address(host).is_loopback:
         print(f"Whoever reaches {shown} can use this server: it asks for no key.", file=sys.stderr)
     print(f"Loading {service.deployment.checkpoint} ...", flush=True)
     service.start(settled)
     await server.serve(sockets=[listener])
     if service.error is not None:
         print(service.error, file=sys.stderr)
-        return WRONG
+        return FAILED if service.faults else WRONG
     service.close()
     if not service.join(GRACE_S / 2):
         # The engine is deep in one step; nothing of value is lost by not waiting for it.
@@ -146,12 +165,13 @@ async def serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket, so that a taken port is known before minutes of loading."""
+    """A socket that listens, so that a taken port is known before minutes of loading."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
         why = getattr(error, "strerror", None) or error
@@ -174,7 +194,44 @@ def _parser() -> argparse.ArgumentParser:
         default=0.0,
         help="after TERM, seconds for answers in progress; a second one ends them (%(default)s)",
     )
+    parser.add_argument(
+        "--clients",
+        type=_positive,
+        default=CAPACITY,
+        help="replies generated together (%(default)s)",
+    )
     parser.add_argument("--queue", type=int, default=8, help="requests that may wait (%(default)s)")
+    parser.add_argument(
+        "--key-file",
+        type=Path,
+        help=f"file whose text clients must send as their key; {VARIABLE} in the environment does"
+        " the same",
+    )
+    parser.add_argument(
+        "--origin",
+        action="append",
+        default=[],
+        help="a web origin whose pages may read answers (may be repeated; none)",
+    )
+    defaults = Limits()
+    parser.add_argument(
+        "--body-mb",
+        type=_positive,
+        default=defaults.body_bytes >> 20,
+        help="MiB that a request may have (%(default)s)",
+    )
+    parser.add_argument(
+        "--timeout-s",
+        type=_seconds,
+        default=defaults.answer_s,
+        help="longest time for an answer (%(default)g)",
+    )
+    parser.add_argument(
+        "--ping-s",
+        type=_seconds,
+        default=defaults.ping_s,
+        help="silence after which a stream shows that it is alive (%(default)g)",
+    )
     parser.add_argument(
         "--memory-mb",
         type=int,
@@ -183,6 +240,30 @@ def _parser() -> argparse.ArgumentParser:
         " start; 0 keeps none (%(default)s)",
     )
     return parser
+
+
+def _key(path: Path | None) -> str | None:
+    """The key that clients must have: from a file, or else from the environment."""
+    if path is None:
+        given = os.environ.get(VARIABLE)
+        return None if given is None else checked(given)
+    try:
+        return checked(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The key file {path} cannot be read: {error}.") from None
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError(text)
+    return number
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
 
 
 if __name__ == "__main__":

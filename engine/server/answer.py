@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from engine.sampling import TokenLogprob
+from engine.server.errors import too_slow
+from engine.server.limits import Limits
 from engine.server.pace import Pace
 from engine.server.reply import Call, PlainParts, ReplyParts, Scored, Spoken
 from engine.server.usage import Usage
 from engine.server.worker import Event, Step
 from engine.stops import Delta
 from engine.tokenizer import THINK_END, Tokenizer
-
-PING_S = 10.0
 
 
 class Take:
@@ -78,10 +78,11 @@ class Answer:
     `prompt_tokens` is the sum over its prompts, each counted once.
     """
 
-    def __init__(self, takes: Sequence[Take], n: int, prompt_tokens: int) -> None:
+    def __init__(self, takes: Sequence[Take], n: int, prompt_tokens: int, limits: Limits) -> None:
         self._takes = takes
         self._n = n
         self._prompt_tokens = prompt_tokens
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._cancel: Callable[[], None] = lambda: None
@@ -105,12 +106,15 @@ class Answer:
     async def spoken(self) -> AsyncIterator[Spoken | None]:
         """What is said as it comes, None after a silence; ends with the last choice.
 
-        Raises whatever the engine failed with.
+        Raises whatever the engine failed with, and RequestError when it takes too long.
         """
         left = len(self._takes)
+        end_s = self._loop.time() + self._limits.answer_s
         while left:
+            if self._loop.time() >= end_s:
+                raise too_slow("The answer", self._limits.answer_s, 504)
             try:
-                event = await asyncio.wait_for(self._events.get(), PING_S)
+                event = await asyncio.wait_for(self._events.get(), self._limits.ping_s)
             except TimeoutError:
                 yield None
                 continue

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from engine.errors import EngineError
 from engine.server import metrics, models, pages, tokens
@@ -18,6 +20,7 @@ from engine.server.completions import Completions
 from engine.server.errors import failure, no_route, wrong_method
 from engine.server.exchange import Open, exchanged, report
 from engine.server.fields import parse_json
+from engine.server.guard import Guard
 from engine.server.http import ClientDisconnect, identity, read_body
 from engine.server.messages import Messages, count_tokens
 from engine.server.responses import Responses
@@ -40,8 +43,21 @@ LOOKS: dict[str, Look] = {
 }
 
 
-def create_app(service: Service) -> Starlette:
-    """The application that serves `service`."""
+def create_app(service: Service, *, key: str | None = None, origins: Sequence[str] = ()) -> ASGIApp:
+    """The application that serves `service`, to all or to those who hold the `key`.
+
+    Browsers let pages of the `origins` read its answers.
+    """
+    app: ASGIApp = _routed(service)
+    if key is not None:
+        app = Guard(app, key, lambda request, error: _error(service, request, error))
+    if origins:
+        allowed = ("GET", "POST")
+        app = CORSMiddleware(app, origins, allow_methods=allowed, allow_headers=["*"])
+    return app
+
+
+def _routed(service: Service) -> Starlette:
 
     async def health(_: Request) -> Response:
         status, body = service.health()
@@ -73,7 +89,7 @@ def create_app(service: Service) -> Starlette:
     def look(at: Look) -> Handler:
         async def handler(request: Request) -> Response:
             service.check_ready()
-            body = parse_json(await read_body(request))
+            body = parse_json(await read_body(request, service.limits))
             return JSONResponse(await at(service, body), headers=identity(request))
 
         return handler

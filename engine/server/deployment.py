@@ -12,6 +12,7 @@ from engine.errors import ConfigError
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "tiny-v4"
 MEMORY_BYTES = 256 << 20
+CAPACITY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Deployment:
     decision: int | str | None = None
     memory_bytes: int = MEMORY_BYTES  # for beginnings of prompts; 0 keeps none
     about: Path | None = None  # what the loop tells of its choice, for the page that shows it
+    capacity: int = CAPACITY  # replies generated together
 
     @classmethod
     def load(
@@ -36,6 +38,7 @@ class Deployment:
         name: str | None = None,
         memory_bytes: int = MEMORY_BYTES,
         about: Path | None = None,
+        capacity: int = CAPACITY,
     ) -> Deployment:
         """Read a best.json; the other arguments replace what it says.
 
@@ -56,6 +59,7 @@ class Deployment:
             decision=_decision(raw),
             memory_bytes=memory_bytes,
             about=about,
+            capacity=capacity,
         )
 
     def check_swap(self, wanted: Deployment) -> None:

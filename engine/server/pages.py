@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,19 @@ class _Page:
 
 def routes() -> list[Route]:
     """The pages, and at /web/ the files that they consist of."""
+    return [Route(path, _handler(one)) for path, one in _places().items()]
+
+
+def paths() -> frozenset[str]:
+    """Where they are."""
+    return frozenset(_places())
+
+
+@cache
+def _places() -> Mapping[str, _Page]:
     files = _files()
     places = {path: files[name] for path, name in PAGES.items()}
-    places |= {f"/web/{name}": one for name, one in files.items() if not name.endswith(".html")}
-    return [Route(path, _handler(one)) for path, one in places.items()]
+    return places | {f"/web/{n}": one for n, one in files.items() if not n.endswith(".html")}
 
 
 def story(path: Path | None) -> Mapping[str, Any]:

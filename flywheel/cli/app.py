@@ -158,6 +158,23 @@ def serve_(
             "--drain-s", min=0, max=3600, help="At the end, seconds for answers in progress."
         ),
     ] = 30.0,
+    key_file: Annotated[
+        Path | None,
+        typer.Option("--key-file", help="Clients must send this file's text as their API key."),
+    ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", help="A web origin whose pages may read answers."),
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option("--clients", min=1, help="Replies generated together.")
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option("--queue", min=0, help="Requests that may wait.")
+    ] = None,
+    memory_mb: Annotated[
+        int | None, typer.Option("--memory-mb", min=0, help="MiB for beginnings of prompts.")
+    ] = None,
     run_arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- RUN OPTIONS]", help="Options for flywheel run in the window."),
@@ -172,8 +189,10 @@ def serve_(
     Example: flywheel serve --port 8000 --run-window 22:00-07:00 -- --budget-runs 40
     """
     from flywheel.cli import commands
+    from flywheel.loop.detach import words
     from flywheel.serve.address import Address
 
+    options = {"origin": origin, "clients": clients, "queue": queue, "memory_mb": memory_mb}
     return commands.serve_best(
         ledger_path(ledger),
         Address(host, port),
@@ -183,6 +202,8 @@ def serve_(
         run_window=run_window,
         drain_s=drain_s,
         run_arguments=run_arguments or [],
+        key_file=None if key_file is None else key_file.expanduser().resolve(),
+        options=words(options),
         json_=json_,
     )
 

@@ -49,6 +49,7 @@ QUICK_BUDGET_S = 14 * 60.0
 QUICK_TIMEOUT_S, FULL_TIMEOUT_S = 600.0, 3600.0
 ENGINE_VARIABLE = "FLYWHEEL_ENGINE"
 SERVER_VARIABLE = "FLYWHEEL_SERVER"
+KEY_VARIABLE = "FLYWHEEL_API_KEY"
 
 
 def run(
@@ -125,9 +126,11 @@ def serve_best(
     run_window: str | None,
     drain_s: float,
     run_arguments: list[str],
+    key_file: Path | None,
+    options: list[str],
     json_: bool,
 ) -> int:
-    """`flywheel serve`."""
+    """`flywheel serve`; ``options`` are the server's own, as its command line has them."""
     measured = _measured_checkpoint(path) if checkpoint is None and config is None else None
     order = hosting.Order(
         ledger=path,
@@ -139,6 +142,8 @@ def serve_best(
         run_arguments=tuple(run_arguments),
         drain_s=drain_s,
         command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
+        options=(*options, *(("--key-file", str(key_file)) if key_file is not None else ())),
+        key=_key(key_file),
     )
     page, announced = error_console(), False
 
@@ -282,6 +287,16 @@ def _print_session(session: Session, wall_s: float) -> None:
             f"{session.cpu_s / wall_s * 100:.1f} % of one core"
         )
     console().print(Text(f"{spent}. Stopped: {sentence(session.reason)}"))
+
+
+def _key(path: Path | None) -> str | None:
+    """The key that the server will want, from where it reads it itself."""
+    if path is None:
+        return os.environ.get(KEY_VARIABLE, "").strip() or None
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the key file {path} cannot be read: {error}.") from error
 
 
 @contextlib.contextmanager

@@ -45,6 +45,8 @@ class Order:
     run_arguments: tuple[str, ...] = ()
     drain_s: float = 30.0
     command: tuple[str, ...] = SERVER_COMMAND
+    options: tuple[str, ...] = ()  # the server's own, as its command line has them
+    key: str | None = None  # what clients must send, and so the proof too
 
     def __post_init__(self) -> None:
         pins = [name for name, pin in (("--config", self.file), ("--at", self.at)) if pin]
@@ -121,6 +123,7 @@ class Host:
         setup = Setup(
             self.order.address, self.order.folder / LOG, about, self.order.drain_s,
             self.order.command,
+            self.order.options,
         )  # fmt: skip
         with Server.start(config, setup) as server:
             self._record_takeover(server.lease)
@@ -208,6 +211,8 @@ class Host:
         if not self.order.ledger.exists():
             return "unproven: there is no ledger"
         headers = {proving.HEADER: server.word}
+        if self.order.key is not None:
+            headers["Authorization"] = f"Bearer {self.order.key}"
         with _reading(self.order.ledger) as ledger:
             return proving.prove(ledger, server.address, told, headers).said
 

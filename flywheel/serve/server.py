@@ -37,6 +37,7 @@ class Setup:
     about: Path | None = None
     drain_s: float = 0.0
     command: tuple[str, ...] = SERVER_COMMAND
+    options: tuple[str, ...] = ()  # more of the server's own
 
     def argv(self, config: Path) -> list[str]:
         """The command that serves a configuration."""
@@ -45,6 +46,7 @@ class Setup:
         host, port = self.address.host, str(self.address.port)
         return [
             *self.command, "--config", str(config), "--host", host, "--port", port, *about, *drain,
+            *self.options,
         ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -20,6 +21,7 @@ from engine.grammar import Grammars
 from engine.sampling import Sampling
 from engine.server.__main__ import listen, serve
 from engine.server.deployment import EMBEDDED, Deployment
+from engine.server.limits import Limits
 from engine.server.service import Loaded, Service
 from engine.tokenizer import EOS, THINK_END, Tokenizer
 
@@ -44,6 +46,11 @@ SCRIPTS = {
     "quoted tag": "A lone ｜DSML｜ tag and </｜DSML｜invoke> are text.",
 }
 STEP_S = 0.02
+LATE_S = 1.0
+
+
+class DeviceError(Exception):
+    """What no generation is to blame for."""
 
 
 class Scripted:
@@ -53,10 +60,29 @@ class Scripted:
         self.config = EngineConfig(context=4096)
         self._tokenizer = tokenizer
 
-    def reconfigure(self, config: EngineConfig) -> None:
-        """Scripts need none."""
+    def switched(self, config: EngineConfig) -> Scripted:
+        """Scripts are the same under any configuration."""
+        return self
 
-    def generate(
+    def check(self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling) -> None:
+        """Every prompt will do."""
+
+    def advance(
+        self, generations: Sequence[Iterator[Commit]]
+    ) -> list[tuple[Iterator[Commit], Commit | Exception]]:
+        """The next commit of each."""
+        return [(generation, self._next(generation)) for generation in generations]
+
+    @staticmethod
+    def _next(generation: Iterator[Commit]) -> Commit | Exception:
+        try:
+            return next(generation)
+        except DeviceError:
+            raise
+        except Exception as error:
+            return error
+
+    def begin(
         self,
         prompt: Sequence[int],
         *,
@@ -73,8 +99,17 @@ class Scripted:
     def _commits(self, script: str, size: int, limit: int) -> Iterator[Commit]:
         if script == "fault at once":
             raise NumericsError("The logits are not finite.")
+        if script == "engine fault":
+            yield from self._talk(script, 2)
+            raise DeviceError("The device fell off the bus.")
         if script == "bug at once":
             raise ZeroDivisionError("a secret of the implementation")
+        if script == "flood":
+            ids = self._tokenizer.encode(" word" * 20_000)
+            yield from (Commit(tuple(ids), None, None) for _ in range(1000))
+        if script == "late":
+            time.sleep(LATE_S)
+            script = "plain"
         if script in ("endless", "fault later"):
             yield from self._talk(script, limit)
             return
@@ -91,7 +126,8 @@ class Scripted:
             time.sleep(STEP_S)
             if script == "fault later" and count == 3:
                 raise NumericsError("The logits are not finite.")
-            yield Commit(tuple(word), "length" if count == limit else None, None)
+            ends = count == limit and script != "engine fault"
+            yield Commit(tuple(word), "length" if ends else None, None)
             if count == limit:
                 return
 
@@ -101,16 +137,29 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--about", type=Path)
+    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--limits", type=json.loads, default={})
+    parser.add_argument("--key")
+    parser.add_argument("--origin", action="append", default=[])
     options = parser.parse_args()
-    deployment = Deployment("scripted", Path(EMBEDDED), None, EngineConfig(), about=options.about)
+    deployment = Deployment(
+        "scripted",
+        Path(EMBEDDED),
+        None,
+        EngineConfig(),
+        about=options.about,
+        capacity=options.clients,
+    )
     tokenizer = Tokenizer.load(EMBEDDED)
     grammars = Grammars(EMBEDDED, tokenizer, tokenizer.vocab_size)
     service = Service(
         deployment,
         waiting_limit=1,
+        limits=Limits(**options.limits),
         loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, grammars, "0" * 64),
     )
-    return asyncio.run(serve(service, listen("127.0.0.1", options.port)))
+    listener = listen("127.0.0.1", options.port)
+    return asyncio.run(serve(service, listener, key=options.key, origins=options.origin))
 
 
 if __name__ == "__main__":
