@@ -153,11 +153,12 @@ def serve_best(
             emit({"url": address.url, "pid": server.child.pid, "decision": choice.decision,
                   "serving": choice.label, "proof": shown, "health": told})  # fmt: skip
         elif not json_:
-            console().print(Text(f"serving at {address.url}: {choice.label} ({shown})"))
+            said = f"serving at {address.url}: {choice.label} ({shown})"
+            console().print(Text(said), soft_wrap=True)
         announced = True
 
     def say(sentence: str) -> None:
-        page.print(Text(sentence))
+        page.print(Text(sentence), soft_wrap=True)
 
     levers = cli_levers.known(path) if path.exists() else ()
     with _asked() as asked:

@@ -125,7 +125,8 @@ class Host:
             self.order.command,
             self.order.options,
         )  # fmt: skip
-        with Server.start(config, setup) as server:
+        began_s = self._clock.monotonic_s()
+        with self._drained(Server.start(config, setup)) as server:
             self._record_takeover(server.lease)
             told = server.wait_ready(stopped=lambda: self._asked.stop)
             if told is None:
@@ -134,8 +135,21 @@ class Host:
             self._tell(choice, shown)
             if told.get("status") == "proving":
                 told = server.open()
+            took_s = self._clock.monotonic_s() - began_s
+            self._say(f"open {took_s:.1f} s after it was started, the proof included.")
             self._serving(server, choice, told, shown)
             self._watch(server, choice)
+
+    @contextmanager
+    def _drained(self, server: Server) -> Iterator[Server]:
+        """The server while the block lasts; how long its end took is said."""
+        try:
+            yield server
+        finally:
+            until_s = self._clock.monotonic_s()
+            server.close()
+            took_s = self._clock.monotonic_s() - until_s
+            self._say(f"drained, ended and the device given back in {took_s:.1f} s.")
 
     def _watch(self, server: Server, choice: Chosen) -> None:
         """Until there is a reason to end the day."""

@@ -1,22 +1,24 @@
-"""The real server, except that its drafts are thrown away: the same tokens, at another price."""
+"""The real server, except that nothing is drafted: the same tokens, at another price."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Any
 
-from engine.engine import Commit, Engine
+from engine.batch import Batch
+from engine.engine import Engine
 from engine.server.__main__ import main
 
-_generate = Engine.generate
 
+class Plain(Batch):
+    """Says what its configuration is, and does not do it."""
 
-def plainly(self: Engine, *given: Any, **named: Any) -> Iterator[Commit]:
-    """Generate without speculation."""
-    return _generate(self, *given, **{**named, "speculative": False})
+    def __init__(self, engine: Engine, capacity: int) -> None:
+        super().__init__(engine, capacity)
+        self._drafter = None
 
 
 if __name__ == "__main__":
-    Engine.generate = plainly  # type: ignore[method-assign]
+    from engine.server import service
+
+    service.Batch = Plain  # type: ignore[misc]
     sys.exit(main())

@@ -192,6 +192,25 @@ def test_errors_are_sentences_with_a_way_on(
     assert says(browser, "plain").startswith("One, two, three.")
 
 
+def test_a_key_is_asked_for_and_kept_by_the_tab(browser: Browser) -> None:
+    with started([str(HERE / "scripted.py"), "--key", "sesame"]) as running:
+        fresh(browser, running)
+        asks(browser, "@plain")
+        browser.until(f"{IDLE} && {LAST}?.querySelector('.bad')")
+        assert "wants an API key" in browser.text("#log .bad")
+        browser.click("#adjust")
+        browser.look("document.querySelector('#key').value = 'sesame'")
+        browser.click("#settings-done")
+        browser.click("#log .ending button")
+        browser.until(f"{IDLE} && {LAST}?.innerText.includes('One, two, three.')")
+        browser.open(f"{running.url}/about")
+        browser.until("document.querySelector('#speed-note').innerText")
+        assert browser.text("#trouble") == ""
+        assert browser.look("JSON.stringify(localStorage).includes('sesame')") is False
+        browser.look("sessionStorage.clear()")
+        browser.open("about:blank")
+
+
 def test_a_server_that_is_gone_is_a_sentence(browser: Browser, scripted: Running) -> None:
     fresh(browser, scripted)
     browser.offline(True)
