@@ -9,7 +9,8 @@ from engine.sampling import TokenLogprob
 from engine.server.errors import too_slow
 from engine.server.limits import Limits
 from engine.server.pace import Pace
-from engine.server.reply import Call, PlainParts, ReplyParts, Scored, Spoken
+from engine.server.replay import Kept
+from engine.server.reply import Call, Heard, PlainParts, ReplyParts, Scored, Spoken
 from engine.server.usage import Usage
 from engine.server.worker import Event, Step
 from engine.stops import Delta
@@ -27,14 +28,19 @@ class Take:
         *,
         thinking: bool,
         one_call: bool,
+        keep: Callable[[Kept], None] | None = None,
     ) -> None:
         self.completion = self.reasoning = self.cached = 0
         self._pace = Pace()
         self._index = index
         self._tokenizer = tokenizer
         self._parts = parts
+        self._thinking = thinking
         self._think_end = tokenizer.control_id(THINK_END) if thinking else None
         self._one_call = one_call
+        self._keep = keep
+        self._ids: list[int] = []
+        self._heard = Heard()
 
     def hear(self, step: Step) -> Spoken:
         """What `step` adds."""
@@ -43,14 +49,40 @@ class Take:
         self._pace.hear(step.commit)
         scores = self._count(delta, step.commit.logprobs)
         parts = self._parts.feed(delta.text)
+        self._ids += delta.tokens
         if delta.finish is None:
-            return Spoken(self._index, tuple(parts), scores, tokens=delta.tokens, pace=self._pace)
+            spoken = Spoken(self._index, tuple(parts), scores, tokens=delta.tokens, pace=self._pace)
+            if self._keep is not None:
+                self._heard.hear(spoken)
+            return spoken
         rest, found = self._parts.finish()
         calls = tuple(Call.of(call) for call in (found[:1] if self._one_call else found))
         finish = "tool_calls" if calls and delta.finish == "stop" else delta.finish
-        heard = (*parts, *rest)
         told = (delta.stop, delta.tokens, self._pace)
-        return Spoken(self._index, heard, scores, calls, finish, *told)
+        spoken = Spoken(self._index, (*parts, *rest), scores, calls, finish, *told)
+        if self._keep is not None and len(calls) == len(found):
+            self._heard.hear(spoken)
+            self._remember(self._keep)
+        return spoken
+
+    def _remember(self, keep: Callable[[Kept], None]) -> None:
+        """Keep the reply as it was generated, if it came to its own end."""
+        ids, heard = self._ids, self._heard
+        mark = self._tokenizer.control_id(THINK_END) if self._thinking else None
+        if ids[-1] != self._tokenizer.eos_id or (mark is not None and mark not in ids):
+            return
+        cut = 0 if mark is None else ids.index(mark) + 1
+        if not heard.calls and self._tokenizer.decode(ids[cut:]) != heard.content:
+            return  # markup was taken out of it
+        keep(
+            Kept(
+                reasoning_ids=tuple(ids[: max(0, cut - 1)]),
+                ids=tuple(ids[cut:-1]),
+                reasoning=heard.reasoning,
+                content=heard.content,
+                calls=tuple(heard.calls),
+            )
+        )
 
     def _count(self, delta: Delta, logprobs: Sequence[TokenLogprob]) -> tuple[Scored, ...]:
         """Count the tokens of `delta`; log-probabilities past a stop string are dropped."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,6 +23,7 @@ from engine.server.fields import parse_json
 from engine.server.guard import Guard
 from engine.server.http import ClientDisconnect, identity, read_body
 from engine.server.messages import Messages, count_tokens
+from engine.server.openapi import document
 from engine.server.responses import Responses
 from engine.server.service import Service
 
@@ -69,6 +70,9 @@ def _routed(service: Service) -> Starlette:
     async def measured(_: Request) -> Response:
         return Response(service.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
+    async def described(_: Request) -> Response:
+        return JSONResponse(document(service.deployment.name))
+
     async def model_list(request: Request) -> Response:
         return JSONResponse(models.listed(service, request.headers))
 
@@ -100,6 +104,7 @@ def _routed(service: Service) -> Starlette:
             Route("/about.json", about),
             Route("/health", health),
             Route("/metrics", measured),
+            Route("/openapi.json", described),
             Route("/v1/models", model_list),
             Route("/v1/models/{name:path}", model),
             *(Route(path, exchange(make), methods=["POST"]) for path, make in EXCHANGES.items()),
@@ -116,13 +121,15 @@ def _routed(service: Service) -> Starlette:
 
 def _error(service: Service, request: Request, error: Exception) -> Response:
     """The answer to a request that failed, in the shape of the protocol that it spoke."""
+    more: Mapping[str, str] = {}
     if isinstance(error, HTTPException):
+        more = error.headers or {}  # the methods that are allowed
         make = wrong_method if error.status_code == 405 else no_route
         error = make(request.method, request.url.path)
     if isinstance(error, EngineError):  # all others are raised again, and logged, by Starlette
         report(service, error)
     found = failure(error)
-    headers = {**found.headers, **identity(request)}
+    headers = {**more, **found.headers, **identity(request)}
     body = found.openai
     if request.url.path.startswith("/v1/messages"):
         body = {**found.anthropic, "request_id": headers["Request-Id"]}

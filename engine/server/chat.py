@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from engine.effort import Level
 from engine.server import fields
-from engine.server.ask import EFFORTS, EFFORTS_OFF, Ask, Dialogue
+from engine.server.ask import DEFAULT_LEVEL, EFFORTS, EFFORTS_OFF, LEVELS, Ask, Dialogue
 from engine.server.conversation import conversation, offer
 from engine.server.errors import Failure, RequestError
 from engine.server.exchange import new_id, now_s
@@ -152,6 +153,7 @@ def dialogue(body: Mapping[str, Any]) -> Dialogue:
         tools=offered.tools,
         demanded=offered.demanded,
         thinking=_thinking(body),
+        effort=level(_effort(body)),
         response_format=response_format(fields.obj(body, "response_format")),
     )
 
@@ -173,12 +175,22 @@ def response_format(wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None if kind in (None, "text") else wanted
 
 
-def effort(body: Mapping[str, Any], name: str) -> bool | None:
-    """Whether an effort asks for reasoning; None when nothing is said."""
+def effort(body: Mapping[str, Any], name: str) -> str | None:
+    """How hard to think, in the client's word; None when nothing is said."""
     value = fields.text(body, name)
     if value is not None and value not in EFFORTS:
         raise RequestError(f"`{name}` must be one of {', '.join(EFFORTS)}.", param=name)
-    return None if value is None else value not in EFFORTS_OFF
+    return value
+
+
+def level(effort: str | None) -> Level:
+    """The checkpoint's level for a client's word."""
+    return LEVELS.get(effort or "", DEFAULT_LEVEL)
+
+
+def reasons(effort: str | None) -> bool:
+    """Whether a client's word asks for reasoning."""
+    return effort is not None and effort not in EFFORTS_OFF
 
 
 def thinking_switch(body: Mapping[str, Any]) -> bool | None:
@@ -198,7 +210,12 @@ def _thinking(body: Mapping[str, Any]) -> bool:
     for name in ("thinking", "enable_thinking"):
         if template.get(name) is not None:
             return fields.flag(template, name)
-    return bool(effort(body, "reasoning_effort"))
+    return reasons(_effort(body))
+
+
+def _effort(body: Mapping[str, Any]) -> str | None:
+    said = effort(body, "reasoning_effort")
+    return said or effort(fields.obj(body, "chat_template_kwargs"), "reasoning_effort")
 
 
 def _message(heard: Heard) -> dict[str, Any]:

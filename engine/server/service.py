@@ -13,6 +13,7 @@ from typing import Any
 from engine import chat
 from engine.batch import Batch
 from engine.checkpoint import checkpoint_sha256
+from engine.effort import Efforts
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.grammar import Grammars
@@ -24,6 +25,7 @@ from engine.server.errors import RETRY_AFTER_S, no_model, unavailable
 from engine.server.limits import Limits
 from engine.server.machine import machine
 from engine.server.metrics import Metrics
+from engine.server.replay import Replies
 from engine.server.reply import PlainParts, ReplyParts
 from engine.server.worker import Choice, Generates, Job, Worker
 from engine.stops import TextStream
@@ -38,6 +40,7 @@ class Loaded:
     tokenizer: Tokenizer
     grammars: Grammars
     sha256: str
+    efforts: Efforts = field(default_factory=Efforts)
     created: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -64,7 +67,7 @@ def load(deployment: Deployment, progress: Callable[[int, int], None]) -> Loaded
     batch = Batch(engine, deployment.capacity)
     grammars = Grammars(deployment.checkpoint, tokenizer, engine.geometry.vocab_size)
     sha256 = checkpoint_sha256(deployment.checkpoint, deployment.head)
-    return Loaded(batch, tokenizer, grammars, sha256)
+    return Loaded(batch, tokenizer, grammars, sha256, Efforts.load(deployment.checkpoint))
 
 
 class Service:
@@ -90,6 +93,7 @@ class Service:
         self.error: str | None = None
         self._loaded: Loaded | None = None
         self._progress = (0, 0)
+        self._replies = Replies()
         self._worker = Worker(
             self._prepare, capacity=deployment.capacity, waiting_limit=waiting_limit
         )
@@ -193,7 +197,7 @@ class Service:
 
     async def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; raises PromptError for a conversation without a form."""
-        return await asyncio.to_thread(self._encode, self.loaded.tokenizer, prompt)
+        return await asyncio.to_thread(self._encode, self.loaded, prompt)
 
     def _limit(self, prompt: list[int], ask: Ask) -> int:
         """Tokens that a reply to `prompt` may have."""
@@ -233,7 +237,12 @@ class Service:
         dialogue = isinstance(ask.prompts[0], Dialogue)
         parts = ReplyParts(thinking=ask.thinking, tools=ask.tools) if dialogue else PlainParts()
         return Take(
-            index, self.loaded.tokenizer, parts, thinking=ask.thinking, one_call=ask.one_call
+            index,
+            self.loaded.tokenizer,
+            parts,
+            thinking=ask.thinking,
+            one_call=ask.one_call,
+            keep=self._replies.keep if dialogue else None,
         )
 
     def health(self) -> tuple[int, dict[str, Any]]:
@@ -262,18 +271,19 @@ class Service:
             "reloads": {"count": self._reloads.count, "refused": self._reloads.refused},
         }
 
-    @staticmethod
-    def _encode(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+    def _encode(self, model: Loaded, prompt: Prompt) -> list[int]:
+        tokenizer = model.tokenizer
         if isinstance(prompt, str):
             return [tokenizer.bos_id, *tokenizer.encode(prompt)]
         if isinstance(prompt, tuple):
             return list(prompt)
         return chat.encode(
             tokenizer,
-            prompt.messages,
+            self._replies.recall(prompt.messages),
             tools=prompt.tools,
             thinking=prompt.thinking,
             response_format=prompt.response_format,
+            effort_prefix=model.efforts.paragraph(prompt.effort),
         )
 
     def _prepare(self) -> Generates | None:

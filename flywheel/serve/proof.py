@@ -84,7 +84,7 @@ def _ask(
     body = {
         "model": model,
         "messages": list(prompt.messages),
-        "thinking": {"type": "enabled" if prompt.thinking else "disabled"},
+        "thinking": {"type": "disabled"},
         "temperature": 0,
         "max_tokens": max_new_tokens,
         "return_token_ids": True,

@@ -32,7 +32,6 @@ class Prompt:
 
     point: Point
     messages: tuple[Mapping[str, Any], ...]
-    thinking: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +155,19 @@ def _prompts(
         if point.arm != arm or point.category in seen or entry is None or not _plain(entry):
             continue
         seen.add(point.category)
-        yield Prompt(point, tuple(entry["messages"]), entry.get("thinking") is True)
+        yield Prompt(point, tuple(entry["messages"]))
         if len(seen) == PROMPTS:
             return
 
 
 def _plain(entry: Mapping[str, Any]) -> bool:
+    """Whether a client can ask it in these very words: no tools, and no effort to choose."""
     messages = entry.get("messages")
-    return isinstance(messages, list) and all(
-        isinstance(m, dict) and set(m) == {"role", "content"} and m["role"] in _ROLES
-        for m in messages
+    return (
+        isinstance(messages, list)
+        and entry.get("thinking") is False
+        and all(
+            isinstance(m, dict) and set(m) == {"role", "content"} and m["role"] in _ROLES
+            for m in messages
+        )
     )

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -23,7 +24,7 @@ from engine.server.__main__ import listen, serve
 from engine.server.deployment import EMBEDDED, Deployment
 from engine.server.limits import Limits
 from engine.server.service import Loaded, Service
-from engine.tokenizer import EOS, THINK_END, Tokenizer
+from engine.tokenizer import DSML, EOS, THINK_END, Tokenizer
 
 CALL = (
     "\n\n<｜DSML｜tool_calls>\n"
@@ -43,10 +44,24 @@ SCRIPTS = {
     "bare call": CALL.lstrip(),
     "thought call": f"Ask the tool.{THINK_END}{CALL}",
     "broken call": f"Well.{CALL.replace('</｜DSML｜invoke>', '')}",
+    "odd call": f"I will look.{CALL.replace('[1, 2]', '[1,  2 ]')}",
+    "odd thought": f"Ask the tool, or not.{THINK_END}{CALL.replace('[1, 2]', '[1,  2 ]')}",
     "quoted tag": "A lone ｜DSML｜ tag and </｜DSML｜invoke> are text.",
 }
+TALKS = ("fault at once", "engine fault", "bug at once", "flood", "late", "endless", "fault later")
+KNOWN = {*SCRIPTS, *TALKS}  # any other prompt is answered plainly
 STEP_S = 0.02
 LATE_S = 1.0
+
+
+def spelled(tokenizer: Tokenizer, script: str) -> list[int]:
+    """The tokens of a script; an odd one is cut as no tokenizer would cut it."""
+    if not script.startswith("odd"):
+        said = SCRIPTS.get(script, SCRIPTS["plain"])
+        return tokenizer.encode(said + EOS, special=True)
+    pieces = re.split(f"({DSML}|{THINK_END})", SCRIPTS[script])
+    cut = [[piece] if piece in (DSML, THINK_END) else list(piece) for piece in pieces] + [[EOS]]
+    return [i for part in cut for text in part for i in tokenizer.encode(text, special=True)]
 
 
 class DeviceError(Exception):
@@ -93,7 +108,7 @@ class Scripted:
         """Commits of the script that the prompt names."""
         text = self._tokenizer.decode(prompt)
         name = text.removesuffix("<think>").removesuffix(THINK_END).rpartition("@")[2]
-        script, _, size = name.partition(":")
+        script, _, size = name.partition(":") if name.split(":")[0] in KNOWN else ("", "", "")
         return self._commits(script, int(size or 1), max_new_tokens)
 
     def _commits(self, script: str, size: int, limit: int) -> Iterator[Commit]:
@@ -113,7 +128,7 @@ class Scripted:
         if script in ("endless", "fault later"):
             yield from self._talk(script, limit)
             return
-        ids = self._tokenizer.encode(SCRIPTS[script] + EOS, special=True)
+        ids = spelled(self._tokenizer, script)
         kept = ids[:limit]
         for start in range(0, len(kept), size):
             last = start + size >= len(kept)
