@@ -24,9 +24,11 @@ from flywheel.serve import chosen as choosing, proof as proving, story
 from flywheel.serve.address import Address, told as asked_health
 from flywheel.serve.chosen import Chosen
 from flywheel.serve.night import Night
+from flywheel.serve.proof import NotReproduced
 from flywheel.serve.server import SERVER_COMMAND, Server, Setup
 
 POLL_S = 0.25
+REFUSED_S = 5.0  # before a refusal is tried again
 LOG = "serve.log"
 # A server that dies is started again, but not for ever.
 RESTARTS, RESTARTS_WITHIN_S = 3, 3600.0
@@ -100,24 +102,57 @@ class Host:
         self._serving = serving
         self._crashes: deque[float] = deque()
         self._worked = False  # in the window that is open now
+        self._proven: Chosen | None = None  # the last one that was open
+        self._instead: Chosen | None = None  # of the best, until there may be another one
 
     def run(self) -> None:
-        """Serve until asked to stop. Raises what makes serving impossible."""
+        """Serve until asked to stop. Raises what makes serving impossible.
+
+        Once it has served, nobody may be there to see a refusal: then it waits, or goes on with
+        what it has served before.
+        """
         self._choose()  # what cannot be chosen is said before the device is taken
+        said = ""
         while not self._asked.stop:
-            if self._night_is_due():
-                self._worked = True
-                self._night()
-                continue
             try:
-                self._day()
+                self._turn()
             except _Again:
                 continue
+            except NotReproduced as error:
+                self._fall_back(error)
+            except Refused as error:
+                if self._proven is None:
+                    raise
+                if str(error) != said:
+                    self._say(f"{error} Waiting for that to pass.")
+                said = str(error)
+                self._rest(REFUSED_S)
+
+    def _turn(self) -> None:
+        """A day or a night."""
+        if self._night_is_due():
+            self._worked = True
+            self._instead = None
+            self._night()
+        else:
+            self._day()
+
+    def _fall_back(self, error: NotReproduced) -> None:
+        """After a refusal of something new, serve what was good enough before."""
+        if self._proven is None or self._instead is not None:
+            raise error
+        self._instead = self._proven
+        self._say(f"{error} Serving {self._proven.label} as before.")
+
+    def _rest(self, seconds: float) -> None:
+        until_s = self._clock.monotonic_s() + seconds
+        while not self._asked.stop and self._clock.monotonic_s() < until_s:
+            self._clock.sleep(POLL_S)
 
     # -- the day ---------------------------------------------------------------------------
 
     def _day(self) -> None:
-        choice = self._choose()
+        choice = self._instead or self._choose()
         config = choice.write(self.order.folder)
         about = self._tell(choice, "being proven")
         setup = Setup(
@@ -138,6 +173,7 @@ class Host:
             took_s = self._clock.monotonic_s() - began_s
             self._say(f"open {took_s:.1f} s after it was started, the proof included.")
             self._serving(server, choice, told, shown)
+            self._proven = choice
             self._watch(server, choice)
 
     @contextmanager
@@ -174,6 +210,7 @@ class Host:
 
     def _reload(self, server: Server, before: Chosen) -> Chosen:
         """Serve what is best by now, in the same process where that is possible."""
+        self._instead = None
         choice = self._choose()
         if choice == before:
             self._say(f"nothing new to serve: it is {before.label}.")
@@ -184,12 +221,13 @@ class Host:
             raise _Again
         try:
             shown = self._prove(server, asked_health(self.order.address)[1])
-        except Refused as error:
+        except NotReproduced as error:
             before.write(self.order.folder)
             server.reload()
             self._say(f"{error} Still serving {before.label}.")
             return before
         self._tell(choice, shown)
+        self._proven = choice
         self._say(f"now serving {choice.label} ({shown}).")
         return choice
 
@@ -234,8 +272,13 @@ class Host:
         """Leave the account for the server's page; None where there is no ledger to tell of."""
         if not self.order.ledger.exists():
             return None
-        with _reading(self.order.ledger) as ledger:
-            return story.write(self.order.folder, story.tell(ledger, self._levers, choice, shown))
+        try:
+            with _reading(self.order.ledger) as ledger:
+                told = story.tell(ledger, self._levers, choice, shown)
+        except LedgerError as error:  # a page less is no reason to serve nobody
+            self._say(f"the page has nothing to tell: {error}")
+            return None
+        return story.write(self.order.folder, told)
 
     def _record_takeover(self, lease: Lease) -> None:
         """Tell the ledger whose abandoned lease was taken; if it refuses, serving goes on."""

@@ -24,6 +24,10 @@ HEADER = "X-Flywheel-Proof"
 TIMEOUT_S = 900.0
 
 
+class NotReproduced(Refused):
+    """What is served is not what was measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What was shown, as a sentence; `run` is None where there was nothing to compare with."""
@@ -35,7 +39,7 @@ class Proof:
 def prove(
     ledger: Ledger, address: Address, told: Mapping[str, Any], headers: Mapping[str, str]
 ) -> Proof:
-    """Compare a server with the record; Refused, with the first difference, when they differ.
+    """Compare a server with the record; NotReproduced names the first difference.
 
     `told` is its own /health. Across machines tokens may differ without a fault: then it is said
     that nothing could be shown, and no more.
@@ -55,7 +59,7 @@ def prove(
         return Proof(said + signature.run_id, signature.run_id)
     if (other := _other_machine(signature, machine)) is not None:
         return Proof(f"unproven: run {signature.run_id} was made on {other}")
-    raise Refused(
+    raise NotReproduced(
         f"what is served is not what was measured: {found} in run {signature.run_id}. "
         "`flywheel run` measures what is here now."
     )

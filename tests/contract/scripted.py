@@ -152,6 +152,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--about", type=Path)
+    parser.add_argument("--drain-s", type=float, default=0.0)
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--limits", type=json.loads, default={})
     parser.add_argument("--key")
@@ -174,7 +175,10 @@ def main() -> int:
         loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, grammars, "0" * 64),
     )
     listener = listen("127.0.0.1", options.port)
-    return asyncio.run(serve(service, listener, key=options.key, origins=options.origin))
+    serving = serve(
+        service, listener, key=options.key, origins=options.origin, drain_s=options.drain_s
+    )
+    return asyncio.run(serving)
 
 
 if __name__ == "__main__":

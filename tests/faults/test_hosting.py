@@ -22,11 +22,14 @@ from boxes import Box
 from harness import wait_for
 
 from flywheel.box.clock import SystemClock, Window
-from flywheel.box.lease import device_path, holder
-from flywheel.errors import FlywheelError
+from flywheel.box.lease import Lease, device_path, holder
+from flywheel.errors import FlywheelError, LeaseBusy
+from flywheel.ledger.store import Ledger
+from flywheel.serve import hosting, proof as proving
 from flywheel.serve.address import Address, told
 from flywheel.serve.chosen import Chosen
 from flywheel.serve.hosting import RESTARTS, Asked, Host, Order
+from flywheel.serve.proof import NotReproduced, Proof
 from flywheel.serve.server import Server
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_server.py")))
@@ -155,6 +158,60 @@ def test_a_night_that_is_refused_is_a_sentence_and_serving_goes_on(measured: Box
         hosted.clock.hour = 23
         hosted.wait_for_day(2)
         assert any("no lever named nothing-like-it" in line for line in hosted.said)
+    finally:
+        hosted.stop()
+
+
+def test_who_has_the_device_in_the_morning_is_waited_for(
+    measured: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosting, "REFUSED_S", 0.3)
+    hosted = Hosted(
+        measured, window=Window.parse("22:00-07:00"), run_arguments=("--only", "nothing-like-it")
+    )
+    try:
+        hosted.wait_for_day(1)
+        hosted.clock.hour = 23
+        lease = wait_for(taken)
+        wait_for(lambda: any("Waiting for that to pass" in line for line in hosted.said))
+        assert len(hosted.days) == 1
+        lease.release()
+        hosted.wait_for_day(2)
+    finally:
+        hosted.stop()
+
+
+def taken() -> Lease | None:
+    """The device, if it is free."""
+    try:
+        return Lease.acquire(device_path(), "somebody else")
+    except LeaseBusy:
+        return None
+
+
+def test_a_best_that_is_not_reproduced_leaves_the_one_before_in_place(
+    measured: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = proving.prove
+
+    def prove(ledger: Ledger, address: Address, told: Mapping[str, Any], headers: Any) -> Proof:
+        if told["config"] == {"threads": 2}:
+            raise NotReproduced("what is served is not what was measured.")
+        return shown(ledger, address, told, headers)
+
+    monkeypatch.setattr(proving, "prove", prove)
+    hosted = Hosted(measured, file=pinned(measured, threads=1))
+    try:
+        first = hosted.wait_for_day(1)
+        pinned(measured, threads=2)
+        os.kill(first, signal.SIGKILL)
+        hosted.wait_for_day(2)
+        assert told(hosted.address)[1]["config"] == {"threads": 1}
+        assert any("as before" in line for line in hosted.said)
+        # A reload tries anew, and goes back as well.
+        hosted.asked.reload = True
+        wait_for(lambda: any("Still serving" in line for line in hosted.said))
+        assert told(hosted.address)[1]["config"] == {"threads": 1}
     finally:
         hosted.stop()
 
