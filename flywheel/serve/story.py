@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,9 +40,10 @@ def tell(ledger: Ledger, levers: Sequence[Lever], chosen: Chosen, proof: str) ->
     try:
         document = gather.gather(ledger, levers)
     except LedgerError:
-        return told | _figures("no canary yet", Figure("nothing measured yet"), Figure("none yet"))
+        nothing = Figure("nothing measured yet")
+        return told | _figures(Figure("no canary yet"), nothing, nothing) | {"first_config": {}}
     first = {"first_config": dict(document.first_config)}
-    return told | first | _figures(document.canaries.text, document.incumbent, document.gain)
+    return told | first | _figures(document.canaries, document.incumbent, document.gain)
 
 
 def write(folder: Path, told: Mapping[str, Any]) -> Path:
@@ -53,13 +53,12 @@ def write(folder: Path, told: Mapping[str, Any]) -> Path:
     return path
 
 
-def _figures(canaries: str, incumbent: Figure, gain: Figure) -> dict[str, Any]:
-    kept = ("text", "value", "low", "high")
-    figures = {
-        name: {field: asdict(figure)[field] for field in kept}
-        for name, figure in (("incumbent", incumbent), ("gain", gain))
+def _figures(canaries: Figure, incumbent: Figure, gain: Figure) -> dict[str, Any]:
+    figures = {"canaries": canaries, "incumbent": incumbent, "gain": gain}
+    return {
+        name: {field: getattr(figure, field) for field in ("text", "value", "low", "high")}
+        for name, figure in figures.items()
     }
-    return {"first_config": {}, "canaries": canaries, **figures}
 
 
 def _of(view: View, numbers: Sequence[int]) -> list[DecisionRow]:

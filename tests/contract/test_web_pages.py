@@ -24,7 +24,7 @@ PAPER = {False: "fcfcfa", True: "141618"}
 STORY = {
     "made_utc": "2026-11-29T07:00:05Z",
     "headline": "the best of campaign 1: 1 promotion",
-    "canaries": "0 of 1 promoted",
+    "canaries": {"text": "0 of 1 promoted", "value": 0.0, "low": 0.0, "high": 0.6},
     "incumbent": {"text": "8.02 ms/token [7.95, 8.09]", "value": 8.02, "low": 7.95, "high": 8.09},
     "gain": {"text": "18.2 % [14.6, 21.7]", "value": 0.182, "low": 0.146, "high": 0.217},
     "proof": "2 prompts, 416 tokens and every acceptance as in run r00001",

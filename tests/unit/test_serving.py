@@ -156,7 +156,7 @@ def test_the_page_is_told_what_the_report_says(ledger: Ledger, tmp_path: Path) -
     path = story.write(tmp_path, told)
     assert read_json(path) == json.loads(json.dumps(told))
     assert told["headline"] == "D1, the best so far"
-    assert told["canaries"].startswith("0 of 1 promoted")
+    assert told["canaries"]["text"].startswith("0 of 1 promoted")
     assert told["gain"]["text"].startswith("18.2 % [14.6, 21.7]")
     assert 0.14 < told["gain"]["low"] < told["gain"]["value"] < told["gain"]["high"]
     assert [row["decision"] for row in told["promotions"]] == [1]

@@ -20,7 +20,8 @@ async function story() {
   proof = told.proof;
   by("title").textContent = `Serving ${told.headline}`;
   by("canary").hidden = false;
-  by("canary").replaceChildren(el("b", {}, "canaries "), told.canaries);
+  by("canary").classList.toggle("alarm", Boolean(told.canaries.value));
+  by("canary").replaceChildren(el("b", {}, "canaries "), told.canaries.text);
   by("incumbent").textContent = told.incumbent.text;
   by("gain").textContent = told.gain.text;
   by("gain-plot").replaceChildren(...[band(told.gain)].filter(Boolean));
