@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.effort import Efforts
 from engine.engine import Commit
 from engine.errors import NumericsError
 from engine.grammar import Grammars
@@ -46,10 +47,14 @@ SCRIPTS = {
     "broken call": f"Well.{CALL.replace('</｜DSML｜invoke>', '')}",
     "odd call": f"I will look.{CALL.replace('[1, 2]', '[1,  2 ]')}",
     "odd thought": f"Ask the tool, or not.{THINK_END}{CALL.replace('[1, 2]', '[1,  2 ]')}",
+    "cut comparison": "So 1 < 2 <",
+    "typed call": CALL.replace('name="city"', 'name="arguments"').replace("Köln", "5, true,"),
+    "early call": f"I could say{CALL} but{THINK_END}No.",
     "quoted tag": "A lone ｜DSML｜ tag and </｜DSML｜invoke> are text.",
 }
 TALKS = ("fault at once", "engine fault", "bug at once", "flood", "late", "endless", "fault later")
 KNOWN = {*SCRIPTS, *TALKS}  # any other prompt is answered plainly
+EFFORTS = Efforts(high="Think well. ", max="Think very hard. ")
 STEP_S = 0.02
 LATE_S = 1.0
 
@@ -172,7 +177,7 @@ def main() -> int:
         deployment,
         waiting_limit=1,
         limits=Limits(**options.limits),
-        loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, grammars, "0" * 64),
+        loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, grammars, "0" * 64, EFFORTS),
     )
     listener = listen("127.0.0.1", options.port)
     serving = serve(
