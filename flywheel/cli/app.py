@@ -188,12 +188,12 @@ def serve_(
 
     Example: flywheel serve --port 8000 --run-window 22:00-07:00 -- --budget-runs 40
     """
-    from flywheel.cli import commands
+    from flywheel.cli import serving
     from flywheel.loop.detach import words
     from flywheel.serve.address import Address
 
     options = {"origin": origin, "clients": clients, "queue": queue, "memory_mb": memory_mb}
-    return commands.serve_best(
+    return serving.serve(
         ledger_path(ledger),
         Address(host, port),
         checkpoint=checkpoint,

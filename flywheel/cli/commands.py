@@ -5,14 +5,10 @@ Apart from ``cli`` so that ``flywheel stop`` and ``--help`` answer without loadi
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
-import signal
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.text import Text
@@ -38,18 +34,12 @@ from flywheel.loop.order import Order, Session, best_json
 from flywheel.report import gather, tables
 from flywheel.report.document import Document
 from flywheel.run import launch
-from flywheel.serve import hosting
-from flywheel.serve.address import Address
-from flywheel.serve.chosen import Chosen, decision_number
-from flywheel.serve.server import SERVER_COMMAND, Server
 from flywheel.statistics.campaign import FULL, QUICK
 
 QUICK_TOKENS, FULL_TOKENS = 208, 256
 QUICK_BUDGET_S = 14 * 60.0
 QUICK_TIMEOUT_S, FULL_TIMEOUT_S = 600.0, 3600.0
 ENGINE_VARIABLE = "FLYWHEEL_ENGINE"
-SERVER_VARIABLE = "FLYWHEEL_SERVER"
-KEY_VARIABLE = "FLYWHEEL_API_KEY"
 
 
 def run(
@@ -116,58 +106,6 @@ def run(
     return FAILED if session.failed or nothing_good else 0
 
 
-def serve_best(
-    path: Path,
-    address: Address,
-    *,
-    checkpoint: Path | None,
-    config: Path | None,
-    at: str | None,
-    run_window: str | None,
-    drain_s: float,
-    run_arguments: list[str],
-    key_file: Path | None,
-    options: list[str],
-    json_: bool,
-) -> int:
-    """`flywheel serve`; ``options`` are the server's own, as its command line has them."""
-    measured = _measured_checkpoint(path) if checkpoint is None and config is None else None
-    order = hosting.Order(
-        ledger=path,
-        address=address,
-        checkpoint=checkpoint_path(checkpoint or measured),
-        file=None if config is None else config.expanduser().resolve(),
-        at=None if at is None else decision_number(at),
-        window=None if run_window is None else Window.parse(run_window),
-        run_arguments=tuple(run_arguments),
-        drain_s=drain_s,
-        command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
-        options=(*options, *(("--key-file", str(key_file)) if key_file is not None else ())),
-        key=_key(key_file),
-    )
-    page, announced = error_console(), False
-
-    def serving(server: Server, choice: Chosen, told: Mapping[str, Any], shown: str) -> None:
-        nonlocal announced
-        if json_ and not announced:
-            emit({"url": address.url, "pid": server.child.pid, "decision": choice.decision,
-                  "serving": choice.label, "proof": shown, "health": told})  # fmt: skip
-        elif not json_:
-            said = f"serving at {address.url}: {choice.label} ({shown})"
-            console().print(Text(said), soft_wrap=True)
-        announced = True
-
-    def say(sentence: str) -> None:
-        page.print(Text(sentence), soft_wrap=True)
-
-    levers = cli_levers.known(path) if path.exists() else ()
-    with _asked() as asked:
-        hosting.Host(
-            order, levers, clock=SystemClock(), asked=asked, say=say, serving=serving
-        ).run()
-    return 0
-
-
 def diagnose(path: Path, checkpoint: Path | None, suite_file: Path | None, *, json_: bool) -> int:
     """`flywheel doctor`."""
     found = doctor.diagnose(path, checkpoint_path(checkpoint), suite_path(suite_file))
@@ -196,7 +134,7 @@ def show_best(path: Path, *, json_: bool) -> int:
     return 0
 
 
-def _measured_checkpoint(path: Path) -> Path | None:
+def measured_checkpoint(path: Path) -> Path | None:
     """The checkpoint of the newest run: the best is the best of that model and of no other."""
     opened = open_ledger(path)
     try:
@@ -288,33 +226,3 @@ def _print_session(session: Session, wall_s: float) -> None:
             f"{session.cpu_s / wall_s * 100:.1f} % of one core"
         )
     console().print(Text(f"{spent}. Stopped: {sentence(session.reason)}"))
-
-
-def _key(path: Path | None) -> str | None:
-    """The key that the server will want, from where it reads it itself."""
-    if path is None:
-        return os.environ.get(KEY_VARIABLE, "").strip() or None
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the key file {path} cannot be read: {error}.") from error
-
-
-@contextlib.contextmanager
-def _asked() -> Iterator[hosting.Asked]:
-    """What Ctrl-C, TERM (stop) and HUP (reload) ask for while the block is open."""
-    asked = hosting.Asked()
-
-    def on_signal(signum: int, _frame: FrameType | None) -> None:
-        if signum == signal.SIGHUP:
-            asked.reload = True
-        else:
-            asked.stop = True
-
-    heard = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {one: signal.signal(one, on_signal) for one in heard}
-    try:
-        yield asked
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
