@@ -18,7 +18,7 @@ from engine.engine import Engine
 from engine.sampling import Sampling
 from engine.server.deployment import EMBEDDED
 from engine.server.trial.client import Client
-from engine.server.trial.process import served
+from engine.server.trial.process import Served, served
 from engine.tokenizer import Tokenizer
 
 CONFIG = {"threads": 1}
@@ -61,8 +61,11 @@ async def _whole(client: Client, body: Mapping[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------ one client
 
 
-async def overhead(client: Client, pairs: int) -> dict[str, Any]:
-    """Time per token of a whole answer, from the engine alone and through the server, in turns."""
+async def overhead(server: Served, pairs: int) -> dict[str, Any]:
+    """Time per token of a whole answer, from the engine alone and through the server, in turns.
+
+    Processor time is the server's, all threads together; the client's own is not counted.
+    """
     engine, tokenizer = Engine.load(EMBEDDED, EngineConfig(threads=1)), Tokenizer.load(EMBEDDED)
     prompt = [tokenizer.bos_id, *tokenizer.encode(_text(1, 20))]
     sampling = Sampling(logit_bias=((tokenizer.eos_id, -100.0),))
@@ -71,31 +74,31 @@ async def overhead(client: Client, pairs: int) -> dict[str, Any]:
         "logit_bias": _NO_END, "stream": True,
     }  # fmt: skip
 
-    def alone() -> float:
-        started_s = time.perf_counter()
+    def alone() -> tuple[float, float]:
+        started_s, worked_s = time.perf_counter(), time.process_time()
         for _ in engine.generate(prompt, max_new_tokens=_TOKENS, sampling=sampling):
             pass
-        return time.perf_counter() - started_s
+        return time.perf_counter() - started_s, time.process_time() - worked_s
 
-    async def through() -> float:
-        started_s = time.perf_counter()
-        async with client.ask(body, "/v1/completions") as reply:
+    async def through() -> tuple[float, float]:
+        started_s, worked_s = time.perf_counter(), server.cpu_s
+        async with server.client.ask(body, "/v1/completions") as reply:
             async for _ in reply.events():
                 pass
-        return time.perf_counter() - started_s
+        return time.perf_counter() - started_s, server.cpu_s - worked_s
 
-    ratios, lone, spent = [], [], []
-    for _ in range(pairs + 1):
-        lone.append(alone())
-        spent.append(await through())
-        ratios.append(spent[-1] / lone[-1] - 1)
-    return {
-        "tokens": _TOKENS,
-        "pairs": pairs,
-        "engine_ms_per_token": _round(statistics.median(lone[1:]) * 1e3 / _TOKENS),
-        "server_ms_per_token": _round(statistics.median(spent[1:]) * 1e3 / _TOKENS),
-        "overhead": _round(statistics.median(ratios[1:])),
-    }
+    pairs_of_runs = [(alone(), await through()) for _ in range(pairs + 1)][1:]
+    found: dict[str, Any] = {"tokens": _TOKENS, "pairs": pairs}
+    for place, kind in enumerate(("", "cpu_")):
+        lone = [a[place] for a, _ in pairs_of_runs]
+        spent = [b[place] for _, b in pairs_of_runs]
+        ratio = statistics.median(b / a for a, b in zip(lone, spent, strict=True))
+        found |= {
+            f"engine_{kind}ms_per_token": _round(statistics.median(lone) * 1e3 / _TOKENS),
+            f"server_{kind}ms_per_token": _round(statistics.median(spent) * 1e3 / _TOKENS),
+            f"{kind}overhead": _round(ratio - 1),
+        }
+    return found
 
 
 async def first_token(client: Client, repeats: int) -> dict[str, Any]:
@@ -219,7 +222,7 @@ async def measured(*, repeats: int, requests: int) -> dict[str, Any]:
         served(CONFIG, "--clients", "1", *queue) as lone,
     ):
         client = server.client
-        found["overhead"] = await overhead(client, 2 * repeats)
+        found["overhead"] = await overhead(server, 2 * repeats)
         found["first_token"] = await first_token(client, repeats)
         found["cancellation"] = await cancellation(client, 4 * repeats)
         found["gaps"] = await gaps(client)
@@ -227,23 +230,23 @@ async def measured(*, repeats: int, requests: int) -> dict[str, Any]:
         found["throughput"] = [await throughput(client, lone.client, n, rounds) for n in CLIENTS]
         found["health"] = await health_rate(client, 3.0)
     async with served(CONFIG, "--clients", str(TOGETHER), *queue) as server:
-        early_mb = await _requests(server.client, 100, server)
-        late_mb = await _requests(server.client, requests - 100, server)
+        early_mb = await _requests(server, 100)
+        late_mb = await _requests(server, requests - 100)
         found["memory"] = {
             "after_100_mb": _round(early_mb), f"after_{requests}_mb": _round(late_mb)
         }  # fmt: skip
     return found
 
 
-async def _requests(client: Client, count: int, server: Any) -> float:
+async def _requests(server: Served, count: int) -> float:
     """Memory after so many short requests, eight at a time."""
 
     async def some(first: int) -> None:
         for i in range(first, count, 8):
-            await _whole(client, _body(_text(i % 500, 8), 1))
+            await _whole(server.client, _body(_text(i % 500, 8), 1))
 
     await asyncio.gather(*(some(first) for first in range(8)))
-    return float(server.memory_mb)
+    return server.memory_mb
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

@@ -34,6 +34,12 @@ class Served:
         return float(self.process.memory_info().rss) / 2**20
 
     @property
+    def cpu_s(self) -> float:
+        """Processor time so far, seconds."""
+        spent = self.process.cpu_times()
+        return float(spent.user + spent.system)
+
+    @property
     def descriptors(self) -> int:
         """Open files and sockets."""
         return int(self.process.num_fds())
