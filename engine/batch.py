@@ -139,6 +139,11 @@ class Batch:
         """What the engine does."""
         return self._backend.config
 
+    def switched(self, config: EngineConfig) -> Batch:
+        """The same engine under another configuration; none of this one's may advance after."""
+        self._engine.reconfigure(config)
+        return Batch(self._engine, self.capacity)
+
     def check(self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling) -> None:
         """Raise what `begin` would."""
         self._engine.check(prompt, max_new_tokens, sampling)

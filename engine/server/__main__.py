@@ -10,7 +10,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -25,39 +26,63 @@ from engine.server.limits import Limits
 if TYPE_CHECKING:
     from engine.server.service import Service
 
+DRAIN_POLL_S = 0.05
 GRACE_S = 1  # for open connections; the worker gets half of that again
 WRONG, FAILED = 2, 1
 BACKLOG = 2048  # connections that nobody has accepted yet
+# A word that whoever started the server proves it with, before anybody else is answered.
+PROOF_VARIABLE = "FLYWHEEL_PROOF"
 
 
 class _Server(uvicorn.Server):
     """Uvicorn, except that open streams are ended on a signal and that obeying one is success."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float) -> None:
         super().__init__(config)
         self._service = service
+        self._drain_s = drain_s
+        self._draining: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; a second interrupt does not wait for anybody."""
+        loop = asyncio.get_running_loop()
+        if sig == signal.SIGTERM and self._drain_s > 0 and self._draining is None:
+            self._draining = loop.create_task(self._drain())
+            loop.call_soon_threadsafe(lambda: None)  # wakes a loop that waits for its sockets
+            return
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
-        asyncio.get_running_loop().call_soon_threadsafe(self._service.close)
+        loop.call_soon_threadsafe(self._service.close)
+
+    async def _drain(self) -> None:
+        """Let what is being answered come to its end, for so long."""
+        self._service.drain()
+        until_s = time.monotonic() + self._drain_s
+        while self._service.busy and time.monotonic() < until_s:
+            await asyncio.sleep(DRAIN_POLL_S)
+        self.should_exit = True
+        self._service.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve; the exit status is 0 after a signal and 2 when nothing could be served."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    try:
-        deployment = Deployment.load(
+
+    def deployed() -> Deployment:
+        return Deployment.load(
             options.config,
             checkpoint=options.checkpoint,
             head=options.head,
             name=options.name,
             memory_bytes=max(0, options.memory_mb) << 20,
+            about=options.about,
             capacity=options.clients,
         )
+
+    try:
+        deployment = deployed()
         key = _key(options.key_file)
         listener = listen(options.host, options.port)
     except EngineError as error:
@@ -68,8 +93,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limits = Limits(
         body_bytes=options.body_mb << 20, answer_s=options.timeout_s, ping_s=options.ping_s
     )
-    service = Service(deployment, waiting_limit=options.queue, limits=limits)
-    return asyncio.run(serve(service, listener, key=key, origins=options.origin))
+    proof = os.environ.pop(PROOF_VARIABLE, None)
+    service = Service(deployment, waiting_limit=options.queue, limits=limits, proof=proof)
+    serving = serve(
+        service,
+        listener,
+        key=key,
+        origins=options.origin,
+        deployed=deployed,
+        drain_s=options.drain_s,
+    )
+    return asyncio.run(serving)
 
 
 async def serve(
@@ -78,8 +112,13 @@ async def serve(
     *,
     key: str | None = None,
     origins: Sequence[str] = (),
+    deployed: Callable[[], Deployment] | None = None,
+    drain_s: float = 0.0,
 ) -> int:
-    """Load and answer on a bound socket until a signal; the process's exit status."""
+    """Load and answer on a bound socket until a signal; the process's exit status.
+
+    HUP switches to what `deployed` reads then; USR1 opens a server that waits to be proven.
+    """
     from engine.server.app import create_app
 
     config = uvicorn.Config(
@@ -90,7 +129,11 @@ async def serve(
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = _Server(config, service)
+    server = _Server(config, service, drain_s)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, service.open)
+    if deployed is not None:
+        loop.add_signal_handler(signal.SIGHUP, service.reload, deployed)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
 
@@ -144,6 +187,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint", type=Path, help="instead of the one in the config")
     parser.add_argument("--head", type=Path, help="folder of a separate draft head")
     parser.add_argument("--name", help="the model's id; absent: the checkpoint folder's name")
+    parser.add_argument("--about", type=Path, help="JSON file that /about shows")
+    parser.add_argument(
+        "--drain-s",
+        type=float,
+        default=0.0,
+        help="after TERM, seconds for answers in progress; a second one ends them (%(default)s)",
+    )
     parser.add_argument(
         "--clients",
         type=_positive,

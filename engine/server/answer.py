@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from engine.sampling import TokenLogprob
 from engine.server.errors import too_slow
 from engine.server.limits import Limits
+from engine.server.pace import Pace
 from engine.server.replay import Kept
 from engine.server.reply import Call, Heard, PlainParts, ReplyParts, Scored, Spoken
 from engine.server.usage import Usage
@@ -30,6 +31,7 @@ class Take:
         keep: Callable[[Kept], None] | None = None,
     ) -> None:
         self.completion = self.reasoning = self.cached = 0
+        self._pace = Pace()
         self._index = index
         self._tokenizer = tokenizer
         self._parts = parts
@@ -44,18 +46,20 @@ class Take:
         """What `step` adds."""
         delta = step.delta
         self.cached += step.commit.cached
+        self._pace.hear(step.commit)
         scores = self._count(delta, step.commit.logprobs)
         parts = self._parts.feed(delta.text)
         self._ids += delta.tokens
         if delta.finish is None:
-            spoken = Spoken(self._index, tuple(parts), scores)
+            spoken = Spoken(self._index, tuple(parts), scores, tokens=delta.tokens, pace=self._pace)
             if self._keep is not None:
                 self._heard.hear(spoken)
             return spoken
         rest, found = self._parts.finish()
         calls = tuple(Call.of(call) for call in (found[:1] if self._one_call else found))
         finish = "tool_calls" if calls and delta.finish == "stop" else delta.finish
-        spoken = Spoken(self._index, (*parts, *rest), scores, calls, finish, delta.stop)
+        told = (delta.stop, delta.tokens, self._pace)
+        spoken = Spoken(self._index, (*parts, *rest), scores, calls, finish, *told)
         if self._keep is not None and len(calls) == len(found):
             self._heard.hear(spoken)
             self._remember(self._keep)

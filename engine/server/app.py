@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from engine.errors import EngineError
-from engine.server import metrics, models, tokens
+from engine.server import metrics, models, pages, tokens
 from engine.server.chat import Chat
 from engine.server.completions import Completions
 from engine.server.errors import failure, no_route, wrong_method
@@ -64,6 +64,9 @@ def _routed(service: Service) -> Starlette:
         status, body = service.health()
         return JSONResponse(body, status)
 
+    async def about(_: Request) -> Response:
+        return JSONResponse(pages.story(service.deployment.about))
+
     async def measured(_: Request) -> Response:
         return Response(service.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
@@ -97,6 +100,8 @@ def _routed(service: Service) -> Starlette:
 
     return Starlette(
         routes=[
+            *pages.routes(),
+            Route("/about.json", about),
             Route("/health", health),
             Route("/metrics", measured),
             Route("/openapi.json", described),

@@ -12,6 +12,7 @@ from engine.server.conversation import conversation, offer
 from engine.server.errors import Failure, RequestError
 from engine.server.exchange import new_id, now_s
 from engine.server.http import frame
+from engine.server.pace import Pace
 from engine.server.reply import Call, Heard, Part, Scored, Spoken
 from engine.server.usage import Usage
 
@@ -35,6 +36,8 @@ class Chat:
         fields.refuse_unsupported(body, NEUTRAL)
         self._include_usage = fields.flag(fields.obj(body, "stream_options"), "include_usage")
         self._wants_scores = fields.flag(body, "logprobs")
+        self._wants_timings = fields.flag(body, "timings_per_token")
+        self._wants_tokens = fields.flag(body, "return_token_ids")
         self.ask = Ask(
             model=fields.text(body, "model"),
             prompts=(dialogue(body),),
@@ -66,10 +69,11 @@ class Chat:
         first = len(heard.calls)
         heard.hear(spoken)
         scores = spoken.scores
-        for part in spoken.parts or ((Part("content", ""),) if scores else ()):
+        more: Spoken | None = spoken if self._wants_timings or self._wants_tokens else None
+        for part in spoken.parts or ((Part("content", ""),) if scores or more else ()):
             name = "reasoning_content" if part.kind == "reasoning" else "content"
-            yield self._chunk(index, {name: part.text}, scores)
-            scores = ()
+            yield self._chunk(index, {name: part.text}, scores, more=more)
+            scores, more = (), None
         for place, call in enumerate(spoken.calls, first):
             named = {**_call(call), "function": {"name": call.name, "arguments": ""}}
             yield self._chunk(index, {"tool_calls": [{"index": place, **named}]})
@@ -96,10 +100,13 @@ class Chat:
                 "message": _message(heard),
                 "logprobs": self._scores(heard.scores),
                 "finish_reason": heard.finish,
+                **self._tokens(heard.tokens),
             }
             for index, heard in enumerate(self._heard)
         ]
-        return {**self._object("chat.completion", choices), "usage": usage.openai}
+        pace = sum((heard.pace for heard in self._heard), start=Pace())
+        told = {**self._object("chat.completion", choices), "usage": usage.openai}
+        return told | self._timings(pace)
 
     def _chunk(
         self,
@@ -107,6 +114,7 @@ class Chat:
         delta: dict[str, Any],
         scores: Sequence[Scored] = (),
         finish: str | None = None,
+        more: Spoken | None = None,
     ) -> str:
         choice = {
             "index": index,
@@ -114,7 +122,17 @@ class Chat:
             "logprobs": self._scores(scores) if scores else None,
             "finish_reason": finish,
         }
-        return frame(self._object("chat.completion.chunk", [choice]))
+        chunk = self._object("chat.completion.chunk", [choice])
+        if more is not None:
+            choice |= self._tokens(more.tokens)
+            chunk |= self._timings(more.pace)
+        return frame(chunk)
+
+    def _tokens(self, tokens: Sequence[int]) -> dict[str, Any]:
+        return {"token_ids": list(tokens)} if self._wants_tokens else {}
+
+    def _timings(self, pace: Pace) -> dict[str, Any]:
+        return {"timings": pace.timings} if self._wants_timings else {}
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._base, "object": kind, "choices": choices}

@@ -21,6 +21,7 @@ from engine.server.service import Service
 from engine.server.usage import Usage
 
 log = logging.getLogger("engine.server")
+PROOF_HEADER = "x-flywheel-proof"
 
 
 class Exchange(Protocol):
@@ -66,6 +67,7 @@ def now_s() -> int:
 async def exchanged(service: Service, request: Request, make: Open) -> Response:
     """Read, ask and answer one request."""
     service.check_ready()
+    service.check_open(request.headers.get(PROOF_HEADER))
     exchange = make(parse_json(await read_body(request, service.limits)), service.deployment.name)
     service.check_model(exchange.ask.model)
     answer = await service.submit(exchange.ask)

@@ -11,9 +11,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.errors import ConfigError
+from engine.server import pages
 from engine.server.errors import no_key
 
-OPEN = frozenset({"/health"})  # what supervisors ask, and nothing that a stranger could use
+# What supervisors ask, and pages that say nothing until they have asked with the key themselves.
+OPEN = frozenset({"/health", *pages.paths()})
 VARIABLE = "FLYWHEEL_API_KEY"
 
 

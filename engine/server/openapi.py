@@ -89,6 +89,8 @@ _REQUESTS: dict[str, Schema] = {
         max_tokens=_LIMIT,
         max_completion_tokens=_LIMIT,
         logprobs=_maybe("boolean"),
+        return_token_ids=_maybe("boolean"),
+        timings_per_token=_maybe("boolean"),
         tools=_listed(_TOOL),
         tool_choice={"anyOf": [{"enum": ["auto", "none", "required", None]}, _ANY_OBJECT]},
         parallel_tool_calls=_maybe("boolean"),
@@ -171,7 +173,10 @@ _ANSWERS: dict[str, Schema] = {
     "Count": _object(("input_tokens",), input_tokens={"type": "integer", "minimum": 1}),
     "Tokens": _object(("tokens", "count", "max_model_len"), tokens=_list(_WHOLE), count=_WHOLE),
     "Text": _object(("prompt", "content"), prompt=_TEXT, content=_TEXT),
-    "Health": _object(("status", "model"), status={"enum": ["ok", "loading"]}, model=_TEXT),
+    "Story": _ANY_OBJECT,
+    "Health": _object(
+        ("status", "model"), status={"enum": ["ok", "loading", "proving", "draining"]}, model=_TEXT
+    ),
     "Models": _object(("data",), data=_list(_ref("Model"), minItems=1)),
     "Model": _object(("id",), id=_TEXT),
     "Error": _object(
@@ -216,6 +221,7 @@ _POSTS: Mapping[str, tuple[str, str, bool]] = {
 _GETS: Mapping[str, tuple[str | None, tuple[int, ...]]] = {
     "/health": ("Health", (503,)),
     "/metrics": (None, (401,)),
+    "/about.json": ("Story", (401,)),
     "/v1/models": ("Models", (401, 503)),
     "/v1/models/{name}": ("Model", (401, 404, 503)),
 }

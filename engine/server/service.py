@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 import traceback
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from engine.server.ask import Ask, Dialogue, Prompt
 from engine.server.deployment import Deployment
 from engine.server.errors import RETRY_AFTER_S, no_model, unavailable
 from engine.server.limits import Limits
+from engine.server.machine import machine
 from engine.server.metrics import Metrics
 from engine.server.replay import Replies
 from engine.server.reply import PlainParts, ReplyParts
@@ -40,6 +42,14 @@ class Loaded:
     sha256: str
     efforts: Efforts = field(default_factory=Efforts)
     created: int = field(default_factory=lambda: int(time.time()))
+
+
+@dataclass(frozen=True, slots=True)
+class Reloads:
+    """How often another configuration was asked for, and why the last one was refused."""
+
+    count: int = 0
+    refused: str | None = None
 
 
 MOST_FAULTS = 3  # in a row, after which loading again is no use
@@ -70,9 +80,14 @@ class Service:
         waiting_limit: int,
         limits: Limits | None = None,
         loader: Load = load,
+        proof: str | None = None,
     ) -> None:
+        """With `proof` only requests that bring this word are answered, until `open`."""
         self.deployment = deployment
         self.limits = limits or Limits()
+        self._proof = proof
+        self._draining = False
+        self._reloads = Reloads()
         self._loader = loader
         self.waiting_limit = waiting_limit
         self.error: str | None = None
@@ -89,6 +104,44 @@ class Service:
         """Load in the background; `settled` is called on that thread when it is over."""
         self._settled = settled
         self._worker.start()
+
+    def open(self) -> None:
+        """From now on everybody is answered."""
+        self._proof = None
+
+    def drain(self) -> None:
+        """From now on nobody new is answered."""
+        self._draining = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is being answered or waits to be."""
+        return self._worker.running + self._worker.waiting > 0
+
+    def reload(self, deployed: Callable[[], Deployment]) -> None:
+        """Switch to another configuration of the same weights without dropping anybody.
+
+        It happens once what has begun is over; /health tells whether it did, or why it could not.
+        """
+        self._worker.swap(lambda engine: self._reload(engine, deployed))
+
+    def _reload(self, engine: Generates, deployed: Callable[[], Deployment]) -> Generates:
+        try:
+            wanted = deployed()
+            self.deployment.check_swap(wanted)
+            engine = engine.switched(wanted.config)
+        except EngineError as error:
+            self._reloads = Reloads(self._reloads.count + 1, str(error))
+            return engine
+        except Exception as error:  # as when loading: the log needs to know where
+            traceback.print_exc()
+            self._reloads = Reloads(self._reloads.count + 1, f"It failed: {error!r}.")
+            return engine
+        self.deployment = wanted
+        self._loaded = replace(self.loaded, engine=engine)
+        self._describe()
+        self._reloads = Reloads(self._reloads.count + 1)
+        return engine
 
     def close(self) -> None:
         """End every answer, with the reason."""
@@ -113,6 +166,13 @@ class Service:
     def check_ready(self) -> None:
         """Refuse everything until the model is loaded."""
         _ = self.loaded
+
+    def check_open(self, word: str | None) -> None:
+        """Refuse requests while the server drains, and strangers' until it is proven."""
+        if self._draining:
+            raise unavailable("The server is finishing what it has begun; try again soon.")
+        if self._proof is not None and not secrets.compare_digest(self._proof, word or ""):
+            raise unavailable("The server is being proven; try again in a moment.")
 
     def check_model(self, asked: str | None) -> None:
         """Refuse a request for another model; naming none means this one."""
@@ -192,20 +252,23 @@ class Service:
             done, total = self._progress
             body = {"status": "loading", "model": deployment.name, "loaded": [done, total]}
             return 503, {**body, "retry_after_s": RETRY_AFTER_S}
-        return 200, {
-            "status": "ok",
+        status = "draining" if self._draining else "ok" if self._proof is None else "proving"
+        return 200 if status == "ok" else 503, {
+            "status": status,
             "model": deployment.name,
             "checkpoint": {"path": str(deployment.checkpoint), "sha256": model.sha256},
             "head": None if deployment.head is None else str(deployment.head),
             "config": model.engine.config.canonical(),
             "fingerprint": model.engine.config.fingerprint(),
             "decision": deployment.decision,
+            "machine": machine(model.engine.config.backend),
             "context_length": model.engine.config.context,
             "capacity": deployment.capacity,
             "faults": self._worker.faults,
             "running": self._worker.running,
             "waiting": self._worker.waiting,
             "waiting_limit": self.waiting_limit,
+            "reloads": {"count": self._reloads.count, "refused": self._reloads.refused},
         }
 
     def _encode(self, model: Loaded, prompt: Prompt) -> list[int]:
@@ -238,13 +301,16 @@ class Service:
             traceback.print_exc()
             self.error = f"The model could not be loaded: {error!r}."
         if self._loaded is not None:
-            self.metrics.describe(
-                model=self.deployment.name,
-                fingerprint=self._loaded.engine.config.fingerprint(),
-                decision=str(self.deployment.decision),
-            )
+            self._describe()
         self._settled()
         return None if self._loaded is None else self._loaded.engine
+
+    def _describe(self) -> None:
+        self.metrics.describe(
+            model=self.deployment.name,
+            fingerprint=self.loaded.engine.config.fingerprint(),
+            decision=str(self.deployment.decision),
+        )
 
     def _note_progress(self, done: int, total: int) -> None:
         self._progress = (done, total)

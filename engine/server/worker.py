@@ -34,6 +34,9 @@ class Generates(Protocol):
     def config(self) -> EngineConfig:
         """What it does."""
 
+    def switched(self, config: EngineConfig) -> Generates:
+        """The same weights under another configuration; ConfigError where that cannot be."""
+
     def check(self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling) -> None:
         """Raise what `begin` would."""
 
@@ -66,6 +69,7 @@ class Step:
 Event = Step | BaseException
 Deliver = Callable[[Event], None]
 Begin = Callable[[Generates], Any]
+Swap = Callable[[Generates], Generates]
 
 
 class Choice:
@@ -158,6 +162,7 @@ class Worker:
         self._capacity = capacity
         self._waiting_limit = waiting_limit
         self._jobs: list[Job] = []  # in the order of their arrival
+        self._swap: Swap | None = None
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
@@ -192,6 +197,15 @@ class Worker:
             if len(self._jobs) >= self._capacity + self._waiting_limit:
                 raise busy(self.waiting, self._wait_s())
             self._jobs.append(job)
+            self._changed.notify()
+
+    def swap(self, swap: Swap) -> None:
+        """Go on with another engine once what has begun is over; nothing begins before.
+
+        `swap` is called on the engine's thread with the old one. A later call replaces this one.
+        """
+        with self._changed:
+            self._swap = swap
             self._changed.notify()
 
     def _wait_s(self) -> int:
@@ -232,7 +246,11 @@ class Worker:
 
     def _serve(self, engine: Generates) -> bool:
         """Advance jobs until the end of the server (False) or a fault of the engine (True)."""
-        while taken := self._taken(engine):
+        while not self._closed:
+            taken = self._taken(engine)
+            if not taken:
+                engine = self._swapped(engine)
+                continue
             places = {id(choice.generation): (job, i, choice) for job, i, choice in taken}
             try:
                 outcomes = engine.advance([choice.generation for _, _, choice in taken])
@@ -245,16 +263,23 @@ class Worker:
         return False
 
     def _taken(self, engine: Generates) -> list[tuple[Job, int, Choice]]:
-        """The choices of the next turn; waits for some, and returns none at the end."""
+        """The choices of the next turn; waits for some. None at the end, and before a swap."""
         with self._changed:
             while not self._closed:
                 self._sweep()
-                self._fill(engine)
+                if self._swap is None:
+                    self._fill(engine)
                 taken = [(job, i, choice) for job in self._jobs for i, choice in job.active]
-                if taken:
+                if taken or self._swap is not None:
                     return taken
                 self._changed.wait()
         return []
+
+    def _swapped(self, engine: Generates) -> Generates:
+        """The engine to go on with."""
+        with self._changed:
+            swap, self._swap = self._swap, None
+        return engine if swap is None else swap(engine)
 
     def _sweep(self) -> None:
         """Forget the jobs that are over."""

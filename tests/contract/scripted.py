@@ -80,6 +80,10 @@ class Scripted:
         self.config = EngineConfig(context=4096)
         self._tokenizer = tokenizer
 
+    def switched(self, config: EngineConfig) -> Scripted:
+        """Scripts are the same under any configuration."""
+        return self
+
     def check(self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling) -> None:
         """Every prompt will do."""
 
@@ -152,13 +156,20 @@ def main() -> int:
     """Serve on the port given."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--about", type=Path)
+    parser.add_argument("--drain-s", type=float, default=0.0)
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--limits", type=json.loads, default={})
     parser.add_argument("--key")
     parser.add_argument("--origin", action="append", default=[])
     options = parser.parse_args()
     deployment = Deployment(
-        "scripted", Path(EMBEDDED), None, EngineConfig(), capacity=options.clients
+        "scripted",
+        Path(EMBEDDED),
+        None,
+        EngineConfig(),
+        about=options.about,
+        capacity=options.clients,
     )
     tokenizer = Tokenizer.load(EMBEDDED)
     grammars = Grammars(EMBEDDED, tokenizer, tokenizer.vocab_size)
@@ -169,7 +180,10 @@ def main() -> int:
         loader=lambda *_: Loaded(Scripted(tokenizer), tokenizer, grammars, "0" * 64, EFFORTS),
     )
     listener = listen("127.0.0.1", options.port)
-    return asyncio.run(serve(service, listener, key=options.key, origins=options.origin))
+    serving = serve(
+        service, listener, key=options.key, origins=options.origin, drain_s=options.drain_s
+    )
+    return asyncio.run(serving)
 
 
 if __name__ == "__main__":
