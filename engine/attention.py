@@ -111,9 +111,26 @@ class Attention:
         rotation: Rotation,
     ) -> Tensor:
         """Attend over `window` [keys, head_dim] and `extra`, and project to [rows, hidden]."""
+        heads = self.attend(queries, window, bias, extra, w)
+        return self.merge(heads, w, rotation, queries.dtype)
+
+    def attend(
+        self,
+        queries: Tensor,
+        window: Tensor,
+        bias: Tensor,
+        extra: Compressed | None,
+        w: AttentionWeights,
+    ) -> Tensor:
+        """What each head of `queries` [rows, heads, head_dim] takes from the keys; float32."""
         sum_ = self._sum_joined if self._joined else self._sum_apart
-        heads = sum_(queries.float(), window, bias, extra, self._join(w).sink)
-        heads = rotation.turn_(heads, inverse=True).to(queries.dtype)
+        return sum_(queries.float(), window, bias, extra, self._join(w).sink)
+
+    def merge(
+        self, heads: Tensor, w: AttentionWeights, rotation: Rotation, dtype: torch.dtype
+    ) -> Tensor:
+        """Project what the heads took (overwriting it) to [rows, hidden] of `dtype`."""
+        heads = rotation.turn_(heads, inverse=True).to(dtype)
         groups = heads.flatten(1).unflatten(1, (self._g.o_groups, -1))
         mixed = torch.bmm(groups.transpose(0, 1), w.wo_a.transpose(1, 2))
         return self._numerics.product(mixed.transpose(0, 1).flatten(1), w.wo_b)

@@ -28,6 +28,7 @@ from engine.tokenizer import (
 
 __all__ = [
     "Piece",
+    "Replay",
     "Reply",
     "ToolCall",
     "encode",
@@ -47,10 +48,25 @@ RESPONSE_HEADING: Final = "## Response format"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of prompt: ``control`` pieces are exactly one control token."""
+    """A stretch of prompt: ``control`` pieces are exactly one control token.
+
+    ``ids``, where there are any, are the tokens of the text, instead of those that spell it anew.
+    """
 
     text: str
     control: bool = False
+    ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The tokens of a reply as it was generated; an assistant's message may carry it as ``replay``.
+
+    ``reasoning`` is None where that part is to be written from the message.
+    """
+
+    reasoning: tuple[int, ...] | None
+    rest: tuple[int, ...]  # content and calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +127,15 @@ def encode_pieces(tokenizer: Tokenizer, parts: Sequence[Piece]) -> list[int]:
     ids: list[int] = []
     text: list[str] = []
     for piece in (*parts, Piece("", control=True)):
-        if not piece.control:
+        if not piece.control and not piece.ids:
             text.append(piece.text)
             continue
         if joined := "".join(text):
             ids.extend(tokenizer.encode(joined))
         text.clear()
-        if piece.text:
+        if piece.ids:
+            ids.extend(piece.ids)
+        elif piece.text:
             ids.append(tokenizer.control_id(piece.text))
     return ids
 
@@ -159,7 +177,7 @@ def pieces(
         if turn.role in _ASKING and _opens_reply(turns, index, last_asked):
             out.append(Piece(ASSISTANT, control=True))
             out.append(Piece(THINK if thinking and not older else THINK_END, control=True))
-    return [piece for piece in out if piece.text]
+    return [piece for piece in out if piece.text or piece.ids]
 
 
 def _opens_reply(turns: Sequence[_Turn], index: int, last_asked: int) -> bool:
@@ -245,11 +263,17 @@ def _text(message: Message) -> str:
 def _turn_pieces(turn: _Turn, *, reasons: bool) -> Iterator[Piece]:
     message = turn.message
     if turn.role == "assistant":
+        replay: Replay | None = message.get("replay")
         if reasons:
-            yield Piece(str(message.get("reasoning_content") or message.get("reasoning") or ""))
+            told = str(message.get("reasoning_content") or message.get("reasoning") or "")
+            again = None if replay is None else replay.reasoning
+            yield Piece(told) if again is None else Piece("", ids=again)
             yield Piece(THINK_END, control=True)
-        yield Piece(_text(message))
-        yield from _call_pieces(message.get("tool_calls") or ())
+        if replay is not None:
+            yield Piece("", ids=replay.rest)
+        else:
+            yield Piece(_text(message))
+            yield from _call_pieces(message.get("tool_calls") or ())
         yield Piece(EOS, control=True)
         return
     if turn.role == "latest_reminder":

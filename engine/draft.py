@@ -5,7 +5,7 @@ Only committed positions enter its context rows, so nothing here is ever rolled 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +16,8 @@ from engine.errors import ConfigError
 from engine.model import Attended, Backbone
 from engine.norm import normalise
 from engine.ring import write_ring
-from engine.state import State
-from engine.step import bias, padded
+from engine.state import TILE, State
+from engine.step import Rotation, bias, padded
 from engine.weights import BlockWeights, by_column
 
 _TABLE_LIMIT_BYTES = 256 << 20
@@ -72,12 +72,16 @@ class DraftHead:
         missing = max(0, padded(count, self._b.config.row_tile) - count)
         if missing:
             taps = torch.cat((taps, taps.new_zeros(missing, taps.shape[1])))
+        rotation = self._b.tables.plain.at(first, taps.shape[0])
+        return self._rows_of(taps, rotation)[:, :count]
+
+    def _rows_of(self, taps: Tensor, rotation: Rotation) -> Tensor:
+        """[stages, t, head_dim]"""
         numerics, eps = self._b.numerics, self._g.rms_norm_eps
         main = normalise(numerics.product(taps, self._w.main_proj), self._w.main_norm, eps)
         rows = numerics.product(main, self._wkv).unflatten(-1, self._kv_norms.shape)
-        rotation = self._b.tables.plain.at(first, taps.shape[0])
         rows = rotation.turn_(normalise(rows, self._kv_norms, eps))
-        return numerics.row_(rows, self._g.qk_rope_head_dim)[:count].transpose(0, 1)
+        return numerics.row_(rows, self._g.qk_rope_head_dim).transpose(0, 1)
 
     # ---------------------------------------------------------------- block
 
@@ -111,9 +115,7 @@ class DraftHead:
         """Collapsed streams [block, hidden] of the slots at `position` and on, before the norm."""
         b = self._b
         streams = b.residual.start(embedding(ids, b.weights.embed))
-        window = state.draft.shape[1]
-        seen = torch.arange(window + ids.numel())
-        seen = bias((seen < state.draft_length) | (seen >= window)).expand(ids.numel(), 1, -1)
+        seen = _seen(state, ids.numel())
         for s, stage in enumerate(self._w.stages):
             context = state.row_format.decode(state.draft[s])
             streams = self._stage(streams, stage, context, seen, position, ids)
@@ -135,6 +137,85 @@ class DraftHead:
         attended = Attended(projected.queries, rows, seen, None)
         return b.close(streams, entry, attended, w, rotation, ids, ids.numel())
 
+    # ---------------------------------------------------------------- several sequences at once
+
+    def extend_together(self, work: Sequence[tuple[State, Tensor]]) -> None:
+        """`extend` for the taps [t, taps * hidden] of several states, with shared products."""
+        counts = [taps.shape[0] for _, taps in work]
+        firsts = [state.draft_length for state, _ in work]
+        plain = self._b.tables.plain
+        rotations = [plain.at(first, n) for first, n in zip(firsts, counts, strict=True)]
+        taps = _whole_tiles(torch.cat([taps for _, taps in work]))
+        missing = taps.shape[0] - sum(counts)
+        rows = self._rows_of(taps, Rotation.joined([*rotations, plain.at(0, missing)]))
+        for (state, _), own in zip(work, rows[:, : sum(counts)].split(counts, 1), strict=True):
+            write_ring(state.draft, state.draft_length, state.row_format.encode(own), axis=1)
+            state.draft_length += own.shape[1]
+
+    def draft_together(
+        self, states: Sequence[State], anchors: Sequence[int], width: int, picks: Sequence[Pick]
+    ) -> list[Block]:
+        """`draft` for several states, with shared products.
+
+        A product's bits may differ from those of a lone draft: what is offered may, what is
+        accepted may not.
+        """
+        g, b = self._g, self._b
+        size, count = g.dspark_block_size, len(states)
+        ids = torch.full((count, size), g.dspark_noise_token_id)
+        ids[:, 0] = torch.tensor(anchors)
+        hidden = self._hidden_together(states, ids).view(count, size, -1)[:, :width]
+        scores = linear(normalise(hidden, self._w.norm, g.rms_norm_eps), b.weights.head).float()
+        previous, tokens = [], list(anchors)
+        for slot in range(width):
+            previous.append(tokens)
+            scores[:, slot] += self._biases(tokens)
+            place = [state.draft_length + 1 + slot for state in states]
+            rows = zip(picks, scores[:, slot], place, strict=True)
+            tokens = [pick(row, position) for pick, row, position in rows]
+        top = scores.topk(2, -1).values
+        margins = (top[..., 0] - top[..., 1]).tolist()
+        before = torch.tensor(previous).t()
+        confidence = self._confidence(hidden.flatten(0, 1), before.flatten().tolist())
+        drawn = torch.tensor([*previous[1:], tokens]).t().tolist()
+        return [
+            Block(
+                tokens=tuple(drawn[i]),
+                margins=tuple(margins[i]),
+                confidence=tuple(confidence[i * width : (i + 1) * width]),
+                logits=scores[i],
+            )
+            for i in range(count)
+        ]
+
+    def _hidden_together(self, states: Sequence[State], ids: Tensor) -> Tensor:
+        """`_hidden` [sequences * block, hidden] of `ids` [sequences, block]."""
+        b, size = self._b, ids.shape[1]
+        flat = _whole_tiles(ids.flatten())
+        streams = b.residual.start(embedding(flat, b.weights.embed))
+        plain, missing = b.tables.plain, flat.numel() - ids.numel()
+        turns = [plain.at(state.draft_length, size) for state in states]
+        rotation = Rotation.joined([*turns, plain.at(0, missing)])
+        seen = [_seen(state, size) for state in states]
+        for s, stage in enumerate(self._w.stages):
+            entry, projected = b.open_together(streams, stage, rotation)
+            heads = projected.queries.new_zeros(projected.queries.shape, dtype=torch.float32)
+            for i, state in enumerate(states):
+                rows = slice(i * size, (i + 1) * size)
+                context = state.row_format.decode(state.draft[s])
+                keys = torch.cat((context, projected.row[rows].float()))
+                heads[rows] = b.attention.attend(
+                    projected.queries[rows], keys, seen[i], None, stage.attention
+                )
+            streams = b.close_together(streams, entry, heads, stage, rotation, flat, ids.numel())
+        return b.residual.collapse(streams, self._w.hc_head)[: ids.numel()]
+
+    def _biases(self, tokens: Sequence[int]) -> Tensor:
+        """`_bias` of several tokens [tokens, vocab]."""
+        if self._table is not None:
+            return self._table[list(tokens)]
+        return self._w.markov_w1[list(tokens)].float() @ self._w.markov_w2.float().t()
+
     def _bias(self, token: int) -> Tensor:
         if self._table is not None:
             return self._table[token]
@@ -144,3 +225,16 @@ class DraftHead:
         features = torch.cat((hidden, self._w.markov_w1[previous]), -1)
         raw = linear(features.float(), self._w.confidence.float())
         return torch.sigmoid(raw)[:, 0].tolist()
+
+
+def _seen(state: State, count: int) -> Tensor:
+    """What `count` slots of a block see of the context rows and of each other, as a bias."""
+    window = state.draft.shape[1]
+    keys = torch.arange(window + count)
+    return bias((keys < state.draft_length) | (keys >= window)).expand(count, 1, -1)
+
+
+def _whole_tiles(rows: Tensor) -> Tensor:
+    """`rows` [t, ...] and zeros up to a whole number of tiles."""
+    missing = -rows.shape[0] % TILE
+    return torch.cat((rows, rows.new_zeros(missing, *rows.shape[1:])))

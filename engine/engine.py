@@ -60,6 +60,28 @@ class Commit:
     cached: int = 0  # prompt tokens that were remembered, on the first commit
 
 
+@dataclass(slots=True)
+class Extent:
+    """How far a generation may go: to a token of `ends`, or `limit` tokens."""
+
+    ends: frozenset[int]
+    limit: int
+    produced: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be produced."""
+        return self.limit - self.produced
+
+    def take(self, tokens: list[int]) -> tuple[list[int], str | None]:
+        """`tokens` up to the first that ends the generation, and "stop", "length" or None."""
+        stop = next((i + 1 for i, token in enumerate(tokens) if token in self.ends), None)
+        tokens = tokens[: stop or len(tokens)]
+        self.produced += len(tokens)
+        finish = "stop" if stop else "length" if self.left <= 0 else None
+        return tokens, finish
+
+
 class Engine:
     """Weights and the current configuration; generations are independent of each other."""
 
@@ -196,19 +218,24 @@ class Engine:
         NumericsError when the logits stop being finite.
         """
         sampling = sampling or Sampling()
-        self._check_prompt(prompt, max_new_tokens)
-        self._check_tokens([token for token, _ in sampling.logit_bias], "logit_bias")
+        self.check(prompt, max_new_tokens, sampling)
         sampler = Sampler(sampling)
         ends = {self.geometry.eos_token_id, *stop_ids}
         drafting = speculative and self.backend.drafts
         given = list(prompt)
+        passage = self.passages(given, drafting=drafting)
+        return rounds(self.backend, drafting, given, max_new_tokens, sampler, ends, passage)
+
+    def passages(self, prompt: Sequence[int], *, drafting: bool) -> Callable[[], Passage | None]:
+        """What finds the way of `prompt` among the remembered beginnings when it is called."""
         prefixes, owner = self.prefixes, (self.config.fingerprint(), drafting)
         chunk = self.config.prefill_chunk
+        return lambda: None if prefixes is None else prefixes.open(owner, prompt, chunk)
 
-        def passage() -> Passage | None:
-            return None if prefixes is None else prefixes.open(owner, given, chunk)
-
-        return rounds(self.backend, drafting, given, max_new_tokens, sampler, ends, passage)
+    def check(self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling) -> None:
+        """Raise what `generate` would."""
+        self._check_prompt(prompt, max_new_tokens)
+        self._check_tokens([token for token, _ in sampling.logit_bias], "logit_bias")
 
     def _check_prompt(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         if not prompt:
@@ -243,19 +270,16 @@ def rounds(
     cached = known.restore(state) if known is not None else 0
     logits = backend.prefill(state, prompt, known, drafting=drafting)
     token = sampler.choose(finite(logits[-1:])[0], state.length)
-    done = _finish(token in ends, 1, limit)
+    extent = Extent(frozenset(ends), limit)
+    _, done = extent.take([token])
     elapsed = time.perf_counter_ns() - started
     yield Commit((token,), done, None, elapsed, sampler.take_logprobs(), cached)
-    produced = 1
     while done is None:
         started = time.perf_counter_ns()
-        room = min(limit - produced, backend.config.context - state.length, state.span())
+        room = min(extent.left, backend.config.context - state.length, state.span())
         tokens, sure, hits = backend.round(state, sampler, token, room, drafting=drafting)
-        stop = next((i + 1 for i, t in enumerate(tokens) if t in ends), None)
-        tokens = tokens[: stop or len(tokens)]
-        produced += len(tokens)
+        tokens, done = extent.take(tokens)
         token = tokens[-1]
-        done = _finish(stop is not None, produced, limit)
         elapsed = time.perf_counter_ns() - started
         logprobs = sampler.take_logprobs()[: len(tokens)]
         yield Commit(tuple(tokens), done, Round(len(sure), hits, elapsed, sure), logprobs=logprobs)
@@ -264,9 +288,3 @@ def rounds(
 def available_cores() -> int:
     """Processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _finish(stopped: bool, produced: int, limit: int) -> str | None:
-    if stopped:
-        return "stop"
-    return "length" if produced >= limit else None

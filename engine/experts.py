@@ -16,7 +16,7 @@ from torch.nn.functional import linear, pad
 from engine.config import EngineConfig
 from engine.geometry import Geometry
 from engine.numerics import Numerics
-from engine.state import TILE, VECTOR
+from engine.state import VECTOR
 from engine.weights import MoeWeights, by_column
 from kernels.oracle import moe
 
@@ -39,17 +39,21 @@ class Experts:
         self._routers: dict[int, Tensor] = {}
         self._scale = torch.tensor(geometry.routed_scaling_factor)
 
-    def __call__(self, x: Tensor, w: MoeWeights, given: Tensor | None, count: int) -> Tensor:
+    def __call__(
+        self, x: Tensor, w: MoeWeights, given: Tensor | None, count: int, *, short: bool
+    ) -> Tensor:
         """`x` [rows, hidden], of which the first `count` are real.
 
         `given` [rows, k] names the experts of a hash-routed layer; elsewhere the router chooses.
+        The rows of a `short` step go through every active expert together, so that each has the
+        same bits whatever its companions chose.
         """
         chosen, spread = self.route(x, w, given)
         entering = self._numerics.activation(x)
         if self._kind == "dense":
             return self._shared(entering, w).to(x.dtype) + self._dense(entering, spread, w)
         active = sorted({expert for row in chosen[:count].tolist() for expert in row})
-        if x.shape[0] > TILE:
+        if not short:
             return self._long(entering, spread, active, w).to(x.dtype)
         shares = spread.t()[active, :, None]
         return self._short(entering, shares, active, w).to(x.dtype)

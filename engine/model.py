@@ -6,6 +6,7 @@ matrix product has one shape and a row's bits do not depend on its companions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from engine.numerics import Numerics
 from engine.piece import Piece
 from engine.residual import Entry, Residual
 from engine.state import TILE, State
-from engine.step import Rotation, Step, Tables
+from engine.step import Joint, Rotation, Step, Tables
 from engine.weights import BlockWeights, Weights
 
 
@@ -121,9 +122,85 @@ class Backbone:
     ) -> Tensor:
         short = streams.shape[0] <= TILE
         finish = self.attention.finish if short else self.attention.finish_long
-        streams = self.residual.leave(streams, finish(*attended, w.attention, rotation), entry)
+        mixed = finish(*attended, w.attention, rotation)
+        return self._end_block(streams, entry, mixed, w, given, real, short)
+
+    def _end_block(
+        self,
+        streams: Tensor,
+        entry: Entry,
+        mixed: Tensor,
+        w: BlockWeights,
+        given: Tensor | None,
+        real: int,
+        short: bool,
+    ) -> Tensor:
+        streams = self.residual.leave(streams, mixed, entry)
         entry = self.residual.enter(streams, w.hc_ffn, w.ffn_norm)
-        return self.residual.leave(streams, self.experts(entry.x, w.moe, given, real), entry)
+        outputs = self.experts(entry.x, w.moe, given, real, short=short)
+        return self.residual.leave(streams, outputs, entry)
+
+    # ---------------------------------------------------------------- several sequences at once
+
+    def forward_together(self, work: Sequence[tuple[Tensor, State]]) -> tuple[Forward, Joint]:
+        """Run ids [t] after each of several states; every step stays open.
+
+        Products are shared, whatever looks at a state is done for one sequence after the other
+        with the shapes of a step of its own. So a row has the bits of `forward` wherever a product
+        gives them to it at every number of whole tiles (`engine.batch.sequences_are_independent`).
+        """
+        tile = self.config.row_tile
+        steps = [
+            Step.open(self.geometry, self.tables, state, ids, row_tile=tile) for ids, state in work
+        ]
+        joint = Joint.of(steps, self.tables)
+        streams = self.residual.start(embedding(joint.ids, self.weights.embed))
+        wanted = self.geometry.dspark_target_layer_ids
+        taps: dict[int, Tensor] = {}
+        for layer, block in enumerate(self.weights.layers):
+            streams = self._block_together(streams, block, layer, joint)
+            if layer in wanted:
+                taps[layer] = streams.mean(1)
+        return Forward(streams, torch.cat([taps[i] for i in wanted], -1), joint.count), joint
+
+    def _block_together(self, streams: Tensor, w: BlockWeights, layer: int, joint: Joint) -> Tensor:
+        rotation = joint.compressed if w.ratio else joint.plain
+        entry, projected = self.open_together(streams, w, rotation)
+        # Queries lie in memory beside the row, as a lone step has them: products go by that too.
+        beside = joint.apart(torch.cat((projected.queries, projected.row[:, None]), 1))
+        own = Projected(joint.apart(projected.latent), beside[:, :-1], beside[:, -1])
+        inputs = joint.apart(entry.x)
+        heads = projected.queries.new_zeros(projected.queries.shape, dtype=torch.float32)
+        for step, padded, rows in zip(joint.steps, joint.padded, joint.rows, strict=True):
+            mine = Projected(*(part[padded] for part in own))
+            window, extra = self.attention.gather(inputs[padded], mine, w.attention, layer, step)
+            taken = self.attention.attend(
+                mine.queries, window, step.window_bias, extra, w.attention
+            )
+            heads[rows] = taken[: step.count]
+        return self.close_together(streams, entry, heads, w, rotation, joint.ids, joint.count)
+
+    def open_together(
+        self, streams: Tensor, w: BlockWeights, rotation: Rotation
+    ) -> tuple[Entry, Projected]:
+        """`open` for the rows of several sequences."""
+        return self._open_block(streams, w, rotation)
+
+    def close_together(
+        self,
+        streams: Tensor,
+        entry: Entry,
+        heads: Tensor,
+        w: BlockWeights,
+        rotation: Rotation,
+        ids: Tensor,
+        count: int,
+    ) -> Tensor:
+        """`close` for the rows of several sequences, each of whose `heads` have attended."""
+        mixed = self.attention.merge(heads, w.attention, rotation, streams.dtype)
+        given = None if w.moe.experts_by_token is None else w.moe.experts_by_token[ids]
+        real = 0 if self.config.moe == "dense" else count
+        return self._end_block(streams, entry, mixed, w, given, real, True)
 
     def logits(self, forward: Forward, *, last: bool = False) -> Tensor:
         """Next-token logits, float32, of every real row [count, vocab] or the last [1, vocab]."""

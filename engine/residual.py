@@ -135,9 +135,9 @@ class _HostConstants(NamedTuple):
 
 
 def _sigmoid(x: Tensor) -> Tensor:
-    """Sigmoid of a small `x`, padded to whole vectors."""
+    """Sigmoid of a small `x`, padded to pairs of vectors, which its loop takes at once."""
     flat = x.flatten()
-    return torch.sigmoid(pad(flat, (0, -flat.numel() % VECTOR)))[: flat.numel()].view_as(x)
+    return torch.sigmoid(pad(flat, (0, -flat.numel() % (2 * VECTOR))))[: flat.numel()].view_as(x)
 
 
 def _sinkhorn_by_products(logits: Tensor, iterations: int, eps: float) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +34,11 @@ class Rotation(NamedTuple):
     def of(self, positions: slice) -> Rotation:
         """The tables of some positions."""
         return Rotation(self.ahead[positions], self.back[positions])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rotation]) -> Rotation:
+        """The tables of several stretches, one after the other."""
+        return cls(torch.cat([p.ahead for p in parts]), torch.cat([p.back for p in parts]))
 
     def turn_(self, x: Tensor, *, inverse: bool = False) -> Tensor:
         """Rotate `x` [t, h, d], as `rotary.rotate` does, in place where it is float32."""
@@ -173,6 +179,56 @@ class Step:
                 else _long_bias(positions, geometry.sliding_window)
             ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Short steps of several sequences as one: their real rows in turn, padded to whole tiles."""
+
+    steps: tuple[Step, ...]
+    rows: tuple[slice, ...]  # the real rows of each step among those of all
+    padded: tuple[slice, ...]  # the rows of each step, its own padding included, once set apart
+    count: int  # real rows
+    ids: Tensor  # [tiles * TILE]
+    plain: Rotation
+    compressed: Rotation
+    _places: Tensor  # [sum of the steps' rows], where each of them finds its content
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], tables: Tables) -> Joint:
+        """Join open short steps."""
+        count = sum(step.count for step in steps)
+        missing = -count % TILE
+        rows, padded, places = [], [], []
+        first = first_padded = 0
+        for step in steps:
+            rows.append(slice(first, first + step.count))
+            padded.append(slice(first_padded, first_padded + step.rows))
+            places += [first + min(row, step.count - 1) for row in range(step.rows)]
+            first, first_padded = rows[-1].stop, padded[-1].stop
+        real_ids = [step.ids[: step.count] for step in steps]
+        return cls(
+            steps=tuple(steps),
+            rows=tuple(rows),
+            padded=tuple(padded),
+            count=count,
+            ids=torch.cat([*real_ids, real_ids[0].new_zeros(missing)]),
+            plain=_joined([step.plain for step in steps], steps, tables.plain.at(0, missing)),
+            compressed=_joined(
+                [step.compressed for step in steps], steps, tables.compressed.at(0, missing)
+            ),
+            _places=torch.tensor(places),
+        )
+
+    def apart(self, x: Tensor) -> Tensor:
+        """Rows of `x` [tiles * TILE, ...] as each step would hold them alone; see `padded`."""
+        return x.index_select(0, self._places)
+
+
+def _joined(rotations: Sequence[Rotation], steps: Sequence[Step], rest: Rotation) -> Rotation:
+    """The real rows of each step's rotation, and the `rest`."""
+    real = [r.at(0, step.count) for r, step in zip(rotations, steps, strict=True)]
+    return Rotation.joined([*real, rest])
 
 
 def padded(count: int, row_tile: int) -> int:

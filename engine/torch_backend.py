@@ -137,14 +137,20 @@ def _verify_together(
     """Commit the confirmed rows of one forward; the target's tokens and the rows' taps."""
     position = state.length
     forward = backbone.forward(torch.tensor([token, *drafts]), state)
-    logits = finite(backbone.logits(forward))
-    targets: list[int] = []
-    for row in logits:
-        targets.append(sampler.choose(row, position + 1 + len(targets)))
-        if accepted(drafts, targets) < len(targets):
-            break
+    targets = confirmed(finite(backbone.logits(forward)), drafts, sampler, position + 1)
     state.commit(len(targets))
     return targets, forward.taps[: len(targets)]
+
+
+def confirmed(logits: Tensor, drafts: Sequence[int], sampler: Sampler, position: int) -> list[int]:
+    """The target's tokens from `position` on by `logits` [1 + drafts, vocab]: the confirmed drafts
+    and the first token of its own."""
+    targets: list[int] = []
+    for row in logits:
+        targets.append(sampler.choose(row, position + len(targets)))
+        if accepted(drafts, targets) < len(targets):
+            break
+    return targets
 
 
 def _verify_apart(

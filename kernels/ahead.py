@@ -41,6 +41,14 @@ def wait():  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def begin(EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The start of a kernel that has nothing to fetch: let the next begin, wait for the last."""
+    let_next_begin()
+    if EARLY:
+        wait()
+
+
+@triton.jit
 def prefetch(pointers, size):  # type: ignore[no-untyped-def]
     """Ask for `size` bytes from each of `pointers`, both multiples of 16, in the second cache."""
     if _COMPILED:

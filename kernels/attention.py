@@ -12,12 +12,14 @@ Of the keys nearby, the one of age a lies a positions before the newest that the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.ahead import let_next_begin, wait
 from kernels.launch import (
     dot_type,
     output,
@@ -29,19 +31,23 @@ from kernels.launch import (
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Launch of the sum over keys; `heads` and `keys` are powers of two from 16."""
+    """Launches of the sum over keys; `heads`, `keys` and `channels` are powers of two from 16."""
 
     heads: int  # of a program
     keys: int  # a turn
     splits: int  # at most; further keys are further turns of the same programs
     warps: int
+    channels: int = 128  # of a program that adds up the splits
+    early: bool = False  # both launches begin before the one before has ended
 
 
-# Every split writes and reads a float32 row a head, so that a wide step pays for many of them.
-STEP = Tile(heads=16, keys=32, splits=16, warps=4)
+# A split for every block of the window and of 512 chosen rows: a second turn costs a whole latency,
+# and more splits cost a wide step more than they save a narrow one.
+STEP = Tile(heads=16, keys=32, splits=20, warps=4, channels=64, early=True)
 LONG = Tile(heads=64, keys=32, splits=1, warps=8)
-EXACT = Tile(heads=16, keys=16, splits=32, warps=4)  # float32: no tensor cores, long programs
+EXACT = Tile(heads=16, keys=16, splits=32, warps=16)  # float32: no tensor cores, long programs
 
+_ADDED = 2048  # numbers that a warp adds up: 64 a thread, asked for at once
 _FLOOR = tl.constexpr(-1e30)  # under every score, and finite: its difference from itself is zero
 
 
@@ -209,21 +215,26 @@ def _split(
     blocks = near + triton.cdiv(reach, tile.keys)
     turns = triton.cdiv(blocks, tile.splits)
     splits = triton.cdiv(blocks, turns)
-    parts = queries.new_empty((m, splits, heads, d), dtype=torch.float32)
-    sizes = queries.new_empty((m, splits, heads, 2), dtype=torch.float32)
+    parts = queries.new_empty((m, heads, splits, d), dtype=torch.float32)
+    sizes = queries.new_empty((2, m, heads, splits), dtype=torch.float32)
     far = ring if rows is None else rows
-    channels = triton.next_power_of_2(d)
+    block_size = triton.next_power_of_2(d)
+    shared: dict[str, Any] = {
+        "KEYS": tile.keys, "NEAR": near, "SPLITS": splits, "TURNS": turns, "TOGETHER": block,
+        "EARLY": tile.early, "launch_pdl": tile.early,
+    }  # fmt: skip
     _share[(splits, triton.cdiv(heads, tile.heads), m)](
-        queries, ring, far, far if indices is None else indices, position, parts, sizes,
+        queries, ring, far, far if indices is None else indices, position, parts, *sizes,
         heads, ring.shape[0], reach, max(ratio, 1), scale,
-        WINDOW=window, D=d, BLOCK=channels, HEADS=tile.heads, KEYS=tile.keys, NEAR=near,
-        SPLITS=splits, TURNS=turns, INDEXED=indices is not None, TOGETHER=block,
-        DOT=dot_type(queries), num_warps=tile.warps,
+        WINDOW=window, D=d, CHUNKS=min(tile.warps, max(block_size // 16, 1)), BLOCK=block_size,
+        HEADS=tile.heads, INDEXED=indices is not None, DOT=dot_type(queries), **shared,
+        num_warps=tile.warps,
     )  # fmt: skip
-    _combine[(heads, m)](
-        parts, sizes, sink, cos, sin, position, o, heads, pairs,
-        D=d, BLOCK=channels, SPLITS=splits, ROOM=triton.next_power_of_2(splits), STEP=8,
-        num_warps=min(max(channels // 128, 1), 4),
+    channels, room = min(tile.channels, block_size), triton.next_power_of_2(splits)
+    _combine[(triton.cdiv(d, channels), heads, m)](
+        parts, *sizes, sink, cos, sin, position, o, heads, pairs, reach, max(ratio, 1),
+        D=d, CHANNELS=channels, ROOM=room, **shared,
+        num_warps=min(max(room * channels // _ADDED, 1), 8),
     )  # fmt: skip
     return o
 
@@ -237,137 +248,158 @@ def _alive(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _far(  # type: ignore[no-untyped-def]
-    rows, indices, row, lane, reach, visible, D: tl.constexpr, INDEXED: tl.constexpr
+def _horizon(  # type: ignore[no-untyped-def]
+    position, row, reach, ratio, TOGETHER: tl.constexpr
 ):
-    """Addresses of the compressed rows number `lane` of a query, and which of them it sees."""
-    seen = (lane >= 0) & (lane < visible)
-    number = lane
-    if INDEXED:
-        number = tl.load(indices + row * reach + lane, mask=seen, other=-1)
-        seen = number >= 0
-    return rows + tl.where(seen, number, 0).to(tl.int64) * D, seen
-
-
-@triton.jit
-def _queries(  # type: ignore[no-untyped-def]
-    queries, row, first, heads, D: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr
-):
-    """Some heads of a row, zero past the last head and channel."""
-    head = first + tl.arange(0, HEADS)
-    channel = tl.arange(0, BLOCK)
-    at = queries + (row * heads + head)[:, None] * D + channel[None, :]
-    return tl.load(at, mask=(head < heads)[:, None] & (channel < D)[None, :], other=0.0)
-
-
-@triton.jit
-def _take(  # type: ignore[no-untyped-def]
-    q, at, seen, acc, largest, total, scale, D: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr
-):
-    """Add the keys `at` some addresses to a running softmax."""
-    channel = tl.arange(0, BLOCK)
-    there = seen[:, None] & (channel < D)[None, :]
-    k = tl.load(at[:, None] + channel[None, :], mask=there, other=0.0).to(DOT)
-    score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-    score = tl.where(seen[None, :], score, float("-inf"))
-    top = tl.maximum(largest, tl.max(score, 1))
-    mass = tl.exp(score - top[:, None])
-    shrink = tl.exp(largest - top)
-    total = total * shrink + tl.sum(mass, 1)
-    acc = tl.dot(mass.to(DOT), k, acc * shrink[:, None], input_precision="ieee")
-    return acc, top, total
-
-
-@triton.jit
-def _turned_back(  # type: ignore[no-untyped-def]
-    x, cos, sin, t, pairs, LINES: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Lines [LINES, BLOCK] whose last pairs of channels are turned by minus the angles of t."""
-    pair = tl.arange(0, BLOCK // 2) - (D // 2 - pairs)
-    turned = (pair >= 0) & (pair < pairs)
-    c = tl.load(cos + t * pairs + pair, mask=turned, other=1.0)[None, :]
-    s = tl.load(sin + t * pairs + pair, mask=turned, other=0.0)[None, :]
-    even, odd = tl.split(tl.reshape(x, (LINES, BLOCK // 2, 2)))
-    return tl.reshape(tl.join(even * c + odd * s, odd * c - even * s), (LINES, BLOCK))
-
-
-@triton.jit
-def _share(  # type: ignore[no-untyped-def]
-    queries, ring, rows, indices, position, parts, sizes,
-    heads, slots, reach, ratio, scale,
-    WINDOW: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr,
-    KEYS: tl.constexpr, NEAR: tl.constexpr, SPLITS: tl.constexpr, TURNS: tl.constexpr,
-    INDEXED: tl.constexpr, TOGETHER: tl.constexpr, DOT: tl.constexpr,
-):  # fmt: skip
-    """Sums over the keys of one split: blocks number split, split + SPLITS and so on."""
-    split = tl.program_id(0)
-    first = tl.program_id(1) * HEADS
-    row = tl.program_id(2).to(tl.int64)
+    """Newest position that a row sees nearby, and how many compressed rows."""
     start = tl.load(position).to(tl.int32)
     if TOGETHER:
         newest = start - 1
         visible = reach
     else:
-        newest = start + tl.program_id(2)
+        newest = start + row
         visible = tl.minimum((newest + 1) // ratio, reach)
-    largest = tl.full((HEADS,), _FLOOR, tl.float32)
-    total = tl.zeros((HEADS,), tl.float32)
-    head = first + tl.arange(0, HEADS)
-    line = (row * SPLITS + split) * heads + head
+    return newest, visible
+
+
+@triton.jit
+def _listed(  # type: ignore[no-untyped-def]
+    places, lane, count, INDEXED: tl.constexpr
+):
+    """Numbers of the compressed rows number `lane` of a query's list, -1 for none."""
+    number = tl.where((lane >= 0) & (lane < count), lane, -1)
+    if INDEXED:
+        number = tl.load(places + lane, mask=number >= 0, other=-1)
+    return number
+
+
+@triton.jit
+def _weighed(score, seen, largest, total):  # type: ignore[no-untyped-def]
+    """A running softmax with more scores [heads, keys]: their weights, and how the rest shrinks."""
+    score = tl.where(seen[None, :], score, float("-inf"))
+    top = tl.maximum(largest, tl.max(score, 1))
+    mass = tl.exp(score - top[:, None])
+    shrink = tl.exp(largest - top)
+    return mass, shrink, top, total * shrink + tl.sum(mass, 1)
+
+
+@triton.jit
+def _angles(  # type: ignore[no-untyped-def]
+    cos, sin, t, pairs, first, D: tl.constexpr, CHANNELS: tl.constexpr
+):
+    """Cosines and sines [1, CHANNELS / 2] by which channels from `first` on are turned."""
+    pair = first // 2 + tl.arange(0, CHANNELS // 2) - (D // 2 - pairs)
+    turned = (pair >= 0) & (pair < pairs)
+    c = tl.load(cos + t * pairs + pair, mask=turned, other=1.0)
+    s = tl.load(sin + t * pairs + pair, mask=turned, other=0.0)
+    return c[None, :], s[None, :]
+
+
+@triton.jit
+def _turned_back(x, c, s):  # type: ignore[no-untyped-def]
+    """Lines [lines, channels] turned by minus their angles."""
+    LINES: tl.constexpr = x.shape[0]
+    CHANNELS: tl.constexpr = x.shape[1]
+    even, odd = tl.split(tl.reshape(x, (LINES, CHANNELS // 2, 2)))
+    return tl.reshape(tl.join(even * c + odd * s, odd * c - even * s), (LINES, CHANNELS))
+
+
+# A product over 512 channels is a chain of 32 that wait for each other. Cut into chunks, one a
+# warp, the chains are short and each warp reads the keys of its own channels alone.
+@triton.jit
+def _share(  # type: ignore[no-untyped-def]
+    queries, ring, rows, indices, position, parts, largests, totals,
+    heads, slots, reach, ratio, scale,
+    WINDOW: tl.constexpr, D: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+    HEADS: tl.constexpr, KEYS: tl.constexpr, NEAR: tl.constexpr, SPLITS: tl.constexpr,
+    TURNS: tl.constexpr, INDEXED: tl.constexpr, TOGETHER: tl.constexpr, DOT: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """Sums over the keys of one split: blocks number split, split + SPLITS and so on."""
+    split = tl.program_id(0)
+    row = tl.program_id(2).to(tl.int64)
+    if EARLY:
+        wait()
+    # Only now: the next launch reads the position before it waits for this one.
+    let_next_begin()
+    # A list is read while the position is: neither waits for the other.
+    lane = (split - NEAR) * KEYS + tl.arange(0, KEYS)
+    number = _listed(indices + row * reach, lane, reach, INDEXED)
+    newest, visible = _horizon(position, tl.program_id(2), reach, ratio, TOGETHER)
     alive = _alive(split, newest, visible, KEYS, NEAR)
-    for later in tl.static_range(1, TURNS):
-        alive = alive | _alive(split + later * SPLITS, newest, visible, KEYS, NEAR)
+    for turn in tl.static_range(1, TURNS):
+        alive = alive | _alive(split + turn * SPLITS, newest, visible, KEYS, NEAR)
     if alive:
-        q = _queries(queries, row, first, heads, D, BLOCK, HEADS).to(DOT)
-        acc = tl.zeros((HEADS, BLOCK), tl.float32)
-        for turn in range(TURNS):
+        head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+        chunk = tl.arange(0, CHUNKS)[:, None, None] * (BLOCK // CHUNKS)
+        channel = chunk + tl.arange(0, BLOCK // CHUNKS)[None, None, :]
+        q_at = queries + (row * heads + head)[None, :, None] * D + channel
+        there = (head < heads)[None, :, None] & (channel < D)
+        q = tl.load(q_at, mask=there, other=0.0).to(DOT)
+        largest = tl.full((HEADS,), _FLOOR, tl.float32)
+        total = tl.zeros((HEADS,), tl.float32)
+        acc = tl.zeros((CHUNKS, HEADS, BLOCK // CHUNKS), tl.float32)
+        for turn in tl.static_range(TURNS):
             block = split + turn * SPLITS
             if _alive(block, newest, visible, KEYS, NEAR):
+                if turn > 0:
+                    lane = (block - NEAR) * KEYS + tl.arange(0, KEYS)
+                    number = _listed(indices + row * reach, lane, reach, INDEXED)
                 age = block * KEYS + tl.arange(0, KEYS)
                 near = (age < WINDOW) & (age <= newest)
-                place = (tl.where(near, newest - age, 0) % slots).to(tl.int64) * D
-                far_at, far = _far(
-                    rows, indices, row, age - NEAR * KEYS, reach, visible, D, INDEXED
-                )
-                at = tl.where(block < NEAR, ring + place, far_at)
+                far = (number >= 0) & (lane < visible)
+                place = tl.where(near, newest - age, 0) % slots
+                at = tl.where(block < NEAR, ring + place.to(tl.int64) * D,
+                              rows + tl.where(far, number, 0).to(tl.int64) * D)  # fmt: skip
                 seen = tl.where(block < NEAR, near, far)
-                acc, largest, total = _take(q, at, seen, acc, largest, total, scale, D, BLOCK, DOT)
-        channel = tl.arange(0, BLOCK)
-        parts_at = parts + line[:, None] * D + channel[None, :]
-        tl.store(parts_at, acc, mask=(head < heads)[:, None] & (channel < D)[None, :])
-    tl.store(sizes + 2 * line, largest, mask=head < heads)
-    tl.store(sizes + 2 * line + 1, total, mask=head < heads)
+                k_there = seen[None, :, None] & (channel < D)
+                k = tl.load(at[None, :, None] + channel, mask=k_there, other=0.0).to(DOT)
+                # The operand that has to be turned is the smaller one.
+                dots = tl.dot(k, tl.trans(q, 0, 2, 1), input_precision="ieee")
+                score = tl.trans(tl.sum(dots, 0)) * scale
+                mass, shrink, largest, total = _weighed(score, seen, largest, total)
+                weight = tl.broadcast_to(mass.to(DOT)[None, :, :], (CHUNKS, HEADS, KEYS))
+                acc = tl.dot(weight, k, acc * shrink[None, :, None], input_precision="ieee")
+        line = (row * heads + head) * SPLITS + split
+        tl.store(parts + line[None, :, None] * D + channel, acc, mask=there)
+        tl.store(largests + line, largest, mask=head < heads)
+        tl.store(totals + line, total, mask=head < heads)
 
 
 @triton.jit
 def _combine(  # type: ignore[no-untyped-def]
-    parts, sizes, sink, cos, sin, position, o, heads, pairs,
-    D: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, ROOM: tl.constexpr,
-    STEP: tl.constexpr,
+    parts, largests, totals, sink, cos, sin, position, o, heads, pairs, reach, ratio,
+    D: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, NEAR: tl.constexpr,
+    SPLITS: tl.constexpr, TURNS: tl.constexpr, ROOM: tl.constexpr, TOGETHER: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row: its splits' sums in order, the sink, and the rotation back."""
-    head = tl.program_id(0)
-    row = tl.program_id(1).to(tl.int64)
-    every = tl.arange(0, ROOM)
-    at = sizes + 2 * ((row * SPLITS + every) * heads + head)
-    largest = tl.load(at, mask=every < SPLITS, other=_FLOOR)
-    total = tl.load(at + 1, mask=every < SPLITS, other=0.0)
+    """Channels of one head of one row: its splits' sums, the sink, and the rotation back."""
+    let_next_begin()
+    first = tl.program_id(0) * CHANNELS
+    head = tl.program_id(1)
+    row = tl.program_id(2).to(tl.int64)
+    newest, visible = _horizon(position, tl.program_id(2), reach, ratio, TOGETHER)
     extra = tl.load(sink + head)
+    c, s = _angles(cos, sin, tl.load(position) + row, pairs, first, D, CHANNELS)
+    split = tl.arange(0, ROOM)
+    # What a split without keys has written is nothing.
+    alive = _alive(split, newest, visible, KEYS, NEAR)
+    for turn in tl.static_range(1, TURNS):
+        alive = alive | _alive(split + turn * SPLITS, newest, visible, KEYS, NEAR)
+    alive = alive & (split < SPLITS)
+    line = (row * heads + head) * SPLITS + split
+    channel = first + tl.arange(0, CHANNELS)
+    if EARLY:
+        wait()
+    part_at = parts + line[:, None] * D + channel[None, :]
+    part = tl.load(part_at, mask=alive[:, None] & (channel < D)[None, :], other=0.0)
+    largest = tl.load(largests + line, mask=alive, other=_FLOOR)
+    total = tl.load(totals + line, mask=alive, other=0.0)
     top = tl.maximum(tl.max(largest, 0), extra)
-    mass = tl.sum(tl.exp(largest - top) * total, 0) + tl.exp(extra - top)
-    channel = tl.arange(0, BLOCK)
-    mixed = tl.zeros((BLOCK,), tl.float32)
-    for first in range(0, SPLITS, STEP):
-        split = first + tl.arange(0, STEP)
-        line = (row * SPLITS + split) * heads + head
-        size = tl.load(sizes + 2 * line, mask=split < SPLITS, other=_FLOOR)
-        # A split without keys has written nothing but its size.
-        there = tl.load(sizes + 2 * line + 1, mask=split < SPLITS, other=0.0) > 0.0
-        part_at = parts + line[:, None] * D + channel[None, :]
-        part = tl.load(part_at, mask=there[:, None] & (channel < D)[None, :], other=0.0)
-        mixed += tl.sum(tl.exp(size - top)[:, None] * part, 0)
-    t = tl.load(position) + row
-    turned = _turned_back((mixed / mass)[None, :], cos, sin, t, pairs, 1, D, BLOCK)
+    share = tl.exp(largest - top)
+    mass = tl.sum(share * total, 0) + tl.exp(extra - top)
+    mixed = tl.sum(share[:, None] * part, 0) / mass
+    turned = _turned_back(mixed[None, :], c, s)
     o_at = o + (row * heads + head) * D + channel[None, :]
     tl.store(o_at, turned.to(o.dtype.element_ty), mask=(channel < D)[None, :])
 
@@ -384,7 +416,11 @@ def _long(  # type: ignore[no-untyped-def]
     first = tl.program_id(1) * HEADS
     newest = tl.load(position).to(tl.int32) + tl.program_id(0)
     visible = tl.minimum((newest + 1) // ratio, reach)
-    q = _queries(queries, row, first, heads, D, BLOCK, HEADS).to(DOT)
+    head = first + tl.arange(0, HEADS)
+    channel = tl.arange(0, BLOCK)
+    line = (row * heads + head)[:, None] * D + channel[None, :]
+    there = (head < heads)[:, None] & (channel < D)[None, :]
+    q = tl.load(queries + line, mask=there, other=0.0).to(DOT)
     largest = tl.full((HEADS,), _FLOOR, tl.float32)
     total = tl.zeros((HEADS,), tl.float32)
     acc = tl.zeros((HEADS, BLOCK), tl.float32)
@@ -395,18 +431,21 @@ def _long(  # type: ignore[no-untyped-def]
             age = block * KEYS + tl.arange(0, KEYS)
             near = (age < WINDOW) & (age <= newest)
             place = (row + WINDOW - 1 - tl.where(near, age, 0)) * D
-            far_at, far = _far(rows, indices, row, age - NEAR * KEYS, reach, visible, D, INDEXED)
+            lane = age - NEAR * KEYS
+            number = _listed(indices + row * reach, lane, visible, INDEXED)
+            far = number >= 0
+            far_at = rows + tl.where(far, number, 0).to(tl.int64) * D
             at = tl.where(block < NEAR, kv + place, far_at)
             seen = tl.where(block < NEAR, near, far)
-            acc, largest, total = _take(q, at, seen, acc, largest, total, scale, D, BLOCK, DOT)
+            k_there = seen[:, None] & (channel < D)[None, :]
+            k = tl.load(at[:, None] + channel[None, :], mask=k_there, other=0.0).to(DOT)
+            score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+            mass, shrink, largest, total = _weighed(score, seen, largest, total)
+            acc = tl.dot(mass.to(DOT), k, acc * shrink[:, None], input_precision="ieee")
         block += 1
-    head = first + tl.arange(0, HEADS)
     extra = tl.load(sink + head, mask=head < heads, other=0.0)
     top = tl.maximum(largest, extra)
     shrink = tl.exp(largest - top)
     mixed = acc * (shrink / (total * shrink + tl.exp(extra - top)))[:, None]
-    turned = _turned_back(mixed, cos, sin, newest.to(tl.int64), pairs, HEADS, D, BLOCK)
-    channel = tl.arange(0, BLOCK)
-    o_at = o + (row * heads + head)[:, None] * D + channel[None, :]
-    keep = (head < heads)[:, None] & (channel < D)[None, :]
-    tl.store(o_at, turned.to(o.dtype.element_ty), mask=keep)
+    c, s = _angles(cos, sin, newest.to(tl.int64), pairs, 0, D, BLOCK)
+    tl.store(o + line, _turned_back(mixed, c, s).to(o.dtype.element_ty), mask=there)

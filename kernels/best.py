@@ -44,9 +44,14 @@ class Meeting(NamedTuple):
 @triton.jit
 def key(score, token):  # type: ignore[no-untyped-def]
     """int64 keys of float32 scores; one that is no number counts as the lowest."""
+    return (ordered(score).to(tl.int64) << 32) | (_TOKENS - token.to(tl.int64))
+
+
+@triton.jit
+def ordered(score):  # type: ignore[no-untyped-def]
+    """int32 in the order of float32 scores; one that is no number counts as the lowest."""
     bits = tl.where(score == score, score, float("-inf")).to(tl.int32, bitcast=True)
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (ordered.to(tl.int64) << 32) | (_TOKENS - token.to(tl.int64))
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
@@ -58,8 +63,8 @@ def token_of(found):  # type: ignore[no-untyped-def]
 @triton.jit
 def score_of(found):  # type: ignore[no-untyped-def]
     """The score of a key."""
-    ordered = (found >> 32).to(tl.int32)
-    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    bits = (found >> 32).to(tl.int32)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -70,18 +75,29 @@ def two(keys):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def conclude(  # type: ignore[no-untyped-def]
-    words, arrivals, tile, tiles, scores, token, there, GROUPS: tl.constexpr
-):
-    """Add what `scores` [n, rows] of the tokens `there` hold, as one of `tiles` programs.
+def join(firsts, seconds):  # type: ignore[no-untyped-def]
+    """The largest and the second largest of each row, from those of its shares [n, rows]."""
+    first = tl.max(firsts, 0)
+    return first, tl.max(tl.where(firsts == first[None, :], seconds, firsts), 0)
 
-    Returns whether this is the last program, and if it is, best keys, second keys and whether all
-    is finite, each [rows]. Programs meet in groups and the groups' last ones once more, so that no
-    program reads much. `words` int64 and `arrivals` are as large as `Meeting` says.
+
+@triton.jit
+def sound(scores, there):  # type: ignore[no-untyped-def]
+    """int64 ones where `scores` are finite or not `there`, else zeros."""
+    return ((tl.abs(scores) < float("inf")) | (there == 0)).to(tl.int64)
+
+
+@triton.jit
+def conclude(  # type: ignore[no-untyped-def]
+    words, arrivals, tile, tiles, first, second, finite, GROUPS: tl.constexpr
+):
+    """Add the best key, the second and whether all is finite, each [rows], of one of `tiles`.
+
+    Returns whether this is the last program, and if it is, the same three of all programs. They
+    meet in groups and the groups' last ones once more, so that no program reads much. `words` int64
+    and `arrivals` are as large as `Meeting` says.
     """
-    rows: tl.constexpr = scores.shape[1]
-    first, second = two(tl.where(there, key(scores, token), LOWEST))
-    finite = tl.min(((tl.abs(scores) < float("inf")) | (there == 0)).to(tl.int64), 0)
+    rows: tl.constexpr = first.shape[0]
     group = tile // _GROUP
     mates = tl.minimum(tiles - group * _GROUP, _GROUP)
     _leave(words, tile, tiles, first, second, finite)
@@ -119,6 +135,5 @@ def _join(  # type: ignore[no-untyped-def]
     first = tl.load(at, mask=there, other=LOWEST, cache_modifier=".cg")
     second = tl.load(at + places * ROWS, mask=there, other=LOWEST, cache_modifier=".cg")
     finite = tl.load(at + 2 * places * ROWS, mask=there, other=1, cache_modifier=".cg")
-    best = tl.max(first, 0)
-    next_ = tl.max(tl.where(first == best[None, :], second, first), 0)
+    best, next_ = join(first, second)
     return best, next_, tl.min(finite, 0)

@@ -28,26 +28,68 @@ def dot_type(x: Tensor, weight: Tensor) -> Any:
 @triton.jit
 def products(  # type: ignore[no-untyped-def]
     x, weight, tile, split, m, x_stride, n, k,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, TURNS: tl.constexpr,
-    WHOLE: tl.constexpr, DOT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr,
+    TURNS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """Float32 [COLUMNS, ROWS] over TURNS steps of the channels of `x` [m, k], `weight` [n, k].
+    """Float32 [COLUMNS, ROWS] of the channels of `x` [m, k] and `weight` [n, k].
 
-    Part `split` of the sum. WHOLE: tiles and steps cover the weight exactly.
+    Part `split` of the sum: TURNS turns of PARTS times STEP channels; of several parts, each warp
+    has one. WHOLE: tiles and turns cover the weight exactly.
     """
-    column = (tile * COLUMNS + tl.arange(0, COLUMNS))[:, None]
-    row = tl.arange(0, ROWS)[:, None]
-    lane = split * TURNS * STEP + tl.arange(0, STEP)[None, :]
-    x_at = x + row * x_stride + lane
-    w_at = weight + column.to(tl.int64) * k + lane
-    acc = tl.zeros((COLUMNS, ROWS), tl.float32)
+    x_at, w_at, row, column, lane = places(
+        x, weight, tile, split * TURNS * PARTS * STEP, x_stride, k, ROWS, COLUMNS, PARTS, STEP
+    )
+    acc = zeros(ROWS, COLUMNS, PARTS)
     for turn in range(TURNS):
-        at = turn * STEP
+        at = turn * PARTS * STEP
         if WHOLE:
             w = tl.load(w_at + at)
             xs = tl.load(x_at + at, mask=row < m, other=0.0)
         else:
             w = tl.load(w_at + at, mask=(column < n) & (at + lane < k), other=0.0)
             xs = tl.load(x_at + at, mask=(row < m) & (at + lane < k), other=0.0)
-        acc = tl.dot(w.to(DOT), tl.trans(xs.to(DOT)), acc, input_precision="ieee")
+        acc = add(acc, w, xs, PARTS, DOT)
+    return whole(acc, PARTS)
+
+
+@triton.jit
+def places(  # type: ignore[no-untyped-def]
+    x, weight, tile, first, x_stride, k,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """Where a turn from channel `first` on finds its operands; its rows, columns and channels."""
+    if PARTS == 1:
+        column = (tile * COLUMNS + tl.arange(0, COLUMNS))[:, None]
+        row = tl.arange(0, ROWS)[:, None]
+        lane = first + tl.arange(0, STEP)[None, :]
+    else:
+        column = (tile * COLUMNS + tl.arange(0, COLUMNS))[None, :, None]
+        row = tl.arange(0, ROWS)[None, :, None]
+        part = tl.arange(0, PARTS)[:, None, None]
+        lane = first + part * STEP + tl.arange(0, STEP)[None, None, :]
+    return x + row * x_stride + lane, weight + column.to(tl.int64) * k + lane, row, column, lane
+
+
+@triton.jit
+def zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sums of no products."""
+    if PARTS == 1:
+        acc = tl.zeros((COLUMNS, ROWS), tl.float32)
+    else:
+        acc = tl.zeros((PARTS, COLUMNS, ROWS), tl.float32)
+    return acc
+
+
+@triton.jit
+def add(acc, w, xs, PARTS: tl.constexpr, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`acc` and a turn's products."""
+    right = tl.trans(xs.to(DOT)) if PARTS == 1 else tl.permute(xs.to(DOT), (0, 2, 1))
+    return tl.dot(w.to(DOT), right, acc, input_precision="ieee")
+
+
+@triton.jit
+def whole(acc, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Float32 [COLUMNS, ROWS] of the sums of all parts."""
+    if PARTS > 1:
+        acc = tl.sum(acc, 0)
     return acc

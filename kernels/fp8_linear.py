@@ -8,7 +8,7 @@ the block's scale once a step, in an order that depends on the weight's shape al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -71,6 +71,13 @@ def decode_tile(n: int, k: int) -> Tile:
     return Tile(rows=DECODE_ROWS, columns=columns, splits=splits, warps=2, stages=3)
 
 
+def prefill_tile(n: int, groups: int) -> Tile:
+    """Tile for more rows than a step's and `groups` of `n` outputs, which it must not straddle."""
+    if groups == 1:
+        return PREFILL
+    return replace(PREFILL, columns=min(PREFILL.columns, n & -n))
+
+
 def check_codes(weight: Tensor) -> None:
     """Refuse an E4M3 `weight` with codes of NaN, which the kernels would read as 480 (at load).
 
@@ -102,15 +109,16 @@ def multiply(
     y = output(out, (x.shape[0], total), x.dtype, x, weight, scale)
     if y.numel() == 0:
         return y
-    chosen = tile or (decode_tile(total, k) if x.shape[0] <= DECODE_ROWS else PREFILL)
+    step = x.shape[0] <= DECODE_ROWS
+    chosen = tile or (decode_tile(total, k) if step else prefill_tile(total // groups, groups))
     require(
         groups == 1 or (total // groups) % chosen.columns == 0,
         f"tiles of {chosen.columns} columns would straddle groups of {total // groups}",
     )
-    if x.shape[0] > DECODE_ROWS:
-        _launch_prefill(x, weight, scale, groups, y, chosen)
-    else:
+    if step:
         _launch_decode(x, weight, scale, groups, y, chosen, workspace)
+    else:
+        _launch_prefill(x, weight, scale, groups, y, chosen)
     return y
 
 

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels import ahead
 from kernels.compressor import POSITIONS, complete, ports, shapes
 from kernels.launch import (
     require,
@@ -41,6 +42,7 @@ class Tile:
     index_heads: int  # of a program
     positions: int  # whose inputs are read at once when a window is pooled
     warps: int
+    early: bool = False  # begin before the launch before has ended
 
 
 TILE = Tile(heads=4, index_heads=16, positions=POSITIONS, warps=4)
@@ -91,7 +93,8 @@ def prepare(
             HEADS=tile.heads, INDEX_HEADS=tile.index_heads,
             BLOCK=triton.next_power_of_2(head_dim),
             INDEX=triton.next_power_of_2(index_dim) if index_dim else 0,
-            ROUNDS=rounds, num_warps=tile.warps,
+            ROUNDS=rounds, EARLY=tile.early,
+            num_warps=tile.warps, launch_pdl=tile.early,
         )  # fmt: skip
     return Queries(main, indexer if index_dim else None)
 
@@ -118,8 +121,10 @@ def _prepare(  # type: ignore[no-untyped-def]
     pairs, context, size, eps,
     SHAPES: tl.constexpr, HEADS: tl.constexpr, INDEX_HEADS: tl.constexpr,
     BLOCK: tl.constexpr, INDEX: tl.constexpr, ROUNDS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Windows first: one of them takes longest."""
+    ahead.begin(EARLY)
     part = tl.program_id(0)
     start = tl.load(position)
     for i in tl.static_range(len(pools)):

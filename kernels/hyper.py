@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels import ahead
 from kernels.launch import interpreted, require, require_activation, require_contiguous
 from kernels.norm import inverse_size
 
@@ -46,9 +47,10 @@ class Tile:
     channels: int  # of each stream in a slice; a power of two
     warps: int
     read_warps: int
+    early: bool = False  # read the mixing matrix before the launch before has ended
 
 
-TILE = Tile(channels=64, warps=4, read_warps=4)
+TILE = Tile(channels=64, warps=2, read_warps=4, early=True)
 
 
 def enter(
@@ -130,7 +132,8 @@ def finish(
             written, sums, base, scale, norm, x, x, x, vector,
             m * d, d, d, slices, norm_eps, eps, M=m, LINES=m,
             ROOM=_LINES, SLICES=triton.next_power_of_2(slices), STEPS=0, VECTOR=True,
-            BLOCK=triton.next_power_of_2(d), COMPILED=not interpreted(), num_warps=tile.read_warps,
+            BLOCK=triton.next_power_of_2(d), COMPILED=not interpreted(), EARLY=tile.early,
+            num_warps=tile.read_warps, launch_pdl=tile.early,
         )  # fmt: skip
     return written, vector, x
 
@@ -173,7 +176,8 @@ def _project(streams: Tensor, write: Write | None, fn: Tensor, tile: Tile) -> tu
             *streams.stride()[:2], 0 if taps is None else taps.stride(0), d, slices,
             M=m, LINES=fn.shape[0], ROOM=_LINES, WRITE=write is not None,
             PARTS=output.shape[1] if output.dim() == 3 and write is not None else 0,
-            TAPS=taps is not None, CHANNELS=tile.channels, num_warps=tile.warps,
+            TAPS=taps is not None, CHANNELS=tile.channels, EARLY=tile.early,
+            num_warps=tile.warps, launch_pdl=tile.early,
         )  # fmt: skip
     return written, sums
 
@@ -212,7 +216,8 @@ def _read(
             *streams.stride()[:2], d, slices, norm_eps, eps, M=m, LINES=base.shape[0],
             ROOM=_LINES, SLICES=triton.next_power_of_2(slices),
             STEPS=iterations, VECTOR=False, BLOCK=triton.next_power_of_2(d),
-            COMPILED=not interpreted(), num_warps=tile.read_warps,
+            COMPILED=not interpreted(), EARLY=tile.early,
+            num_warps=tile.read_warps, launch_pdl=tile.early,
         )  # fmt: skip
     return Entry(x, post, comb)
 
@@ -222,7 +227,7 @@ def _multiply(  # type: ignore[no-untyped-def]
     streams, output, post, comb, fn, written, sums, taps,
     row_stride, stream_stride, taps_stride, d, slices,
     M: tl.constexpr, LINES: tl.constexpr, ROOM: tl.constexpr, WRITE: tl.constexpr,
-    PARTS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
+    PARTS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Line `LINES` of the sums is the slice's sum of squares, later ones are zero.
 
@@ -235,10 +240,14 @@ def _multiply(  # type: ignore[no-untyped-def]
     inside = at < d
     there = (line < LINES)[:, None] & inside[None, :]
     fn_at = fn + line[:, None] * (M * d) + at[None, :]
+    ahead.let_next_begin()
     weights = tl.tuple(())
-    olds = tl.tuple(())
     for k in tl.static_range(M):
         weights += (tl.load(fn_at + k * d, mask=there, other=0.0),)
+    if EARLY:
+        ahead.wait()
+    olds = tl.tuple(())
+    for k in tl.static_range(M):
         old = tl.load(streams + row * row_stride + k * stream_stride + at, mask=inside, other=0.0)
         olds += (old.to(tl.float32),)
     news = olds
@@ -367,8 +376,12 @@ def _finish(  # type: ignore[no-untyped-def]
     row_stride, stream_stride, d, slices, norm_eps, eps,
     M: tl.constexpr, LINES: tl.constexpr, ROOM: tl.constexpr, SLICES: tl.constexpr,
     STEPS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr, COMPILED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
+    ahead.let_next_begin()
+    if EARLY:
+        ahead.wait()
     if tl.program_id(1) == 0:
         at = tl.arange(0, BLOCK)
         h_at = streams + row * row_stride + at

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels import ahead
 from kernels.compressor import ports, take
 from kernels.launch import (
     require,
@@ -30,6 +31,7 @@ class Tile:
 
     channels: int  # of compressor inputs in a program; a power of two
     warps: int
+    early: bool = False  # begin before the launch before has ended
 
 
 TILE = Tile(channels=1024, warps=4)
@@ -134,7 +136,8 @@ def launch(
             y8, y16, q_norm, kv_norm, cos, sin, position, latents, stored, given,
             q_rank, d, pairs, cos.shape[0], y16.shape[1], stored.shape[0] if ring else 0, eps,
             LATENT=triton.next_power_of_2(q_rank), BLOCK=block, CHANNELS=tile.channels,
-            ROUNDS=rounds, RING=ring, num_warps=tile.warps,
+            ROUNDS=rounds, RING=ring, EARLY=tile.early,
+            num_warps=tile.warps, launch_pdl=tile.early,
         )  # fmt: skip
 
 
@@ -143,8 +146,9 @@ def _intake(  # type: ignore[no-untyped-def]
     y8, y16, q_norm, kv_norm, cos, sin, position, latents, stored, pools,
     q_rank, d, pairs, context, columns, slots, eps,
     LATENT: tl.constexpr, BLOCK: tl.constexpr, CHANNELS: tl.constexpr,
-    ROUNDS: tl.constexpr, RING: tl.constexpr,
+    ROUNDS: tl.constexpr, RING: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    ahead.begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.load(position) + row
     x = y8 + row * (q_rank + d)

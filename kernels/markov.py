@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import ahead, best, dense
-from kernels.launch import output, require, require_activation, require_contiguous
+from kernels.launch import DECODE_ROWS, output, require, require_activation, require_contiguous
 from kernels.workspace import Workspace, room
 
 
@@ -29,11 +29,14 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The launch; `tokens`, a power of two, are a program's."""
+    """The launch; `tokens`, a power of two of 16 or more, are read at once."""
 
-    tokens: int = 128
+    tokens: int = 32
+    turns: int = 8  # of a program, one after the other
     warps: int = 4
-    early: bool = False  # fetch `w2` before the launch before has ended
+    stages: int = 4
+    fetch: int = 2  # turns whose weights are asked for before the token is known
+    early: bool = False  # and before the launch before has ended
 
 
 TILE = Tile()
@@ -66,16 +69,18 @@ def step(
     token = output(given[1], (1,), torch.int64, *operands, moved)
     margin = output(given[2], (1,), torch.float32, *operands, moved, token)
     sure = output(given[3], (1,), torch.float32, *operands, moved, token, margin)
-    tiles = triton.cdiv(v, tile.tokens)
-    meet = best.Meeting.of(tiles, 1)
+    programs = triton.cdiv(v, tile.tokens * tile.turns)
+    meet = best.Meeting.of(programs, DECODE_ROWS)
     met = room(workspace, base.device, 2 * meet.words, meet.arrivals)
-    early = tile.early and ahead.possible(w2)
-    _step[(tiles + 1,)](
+    fetch = min(tile.fetch, tile.turns) if ahead.possible(w2) else 0
+    _step[(programs + 1,)](
         base, previous, hidden, w1, w2, confidence, moved, token, margin, sure,
         met.words, met.arrivals, v, d, rank,
-        TOKENS=tile.tokens, RANK=triton.next_power_of_2(rank), WIDTH=triton.next_power_of_2(d),
-        GROUPS=meet.groups, EARLY=early,
-        num_warps=tile.warps, launch_pdl=early,
+        TOKENS=tile.tokens, TURNS=tile.turns, STAGES=tile.stages,
+        ROWS=DECODE_ROWS, RANK=max(triton.next_power_of_2(rank), 16),
+        WIDTH=triton.next_power_of_2(d), DOT=dense.dot_type(w1, w2),
+        GROUPS=meet.groups, FETCH=fetch, EARLY=tile.early,
+        num_warps=tile.warps, launch_pdl=tile.early,
     )  # fmt: skip
     return Draft(moved, token, margin, sure)
 
@@ -106,56 +111,71 @@ def _check(
 def _step(  # type: ignore[no-untyped-def]
     base, previous, hidden, w1, w2, confidence, moved, token, margin, sure, words, arrivals,
     v, d, rank,
-    TOKENS: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
-    EARLY: tl.constexpr,
+    TOKENS: tl.constexpr, TURNS: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr,
+    RANK: tl.constexpr, WIDTH: tl.constexpr, DOT: tl.constexpr, GROUPS: tl.constexpr,
+    FETCH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    tile, tiles = tl.program_id(0), tl.num_programs(0) - 1
+    program, programs = tl.program_id(0), tl.num_programs(0) - 1
     ahead.let_next_begin()
+    if program < programs:
+        for turn in tl.static_range(FETCH):
+            ahead.fetch(w2, program * TURNS + turn, 0, v, rank, TOKENS, RANK)
     if EARLY:
-        if tile < tiles:
-            ahead.fetch(w2, tile, 0, v, rank, TOKENS, RANK)
         ahead.wait()
-    lane = tl.arange(0, RANK)
-    row = tl.load(w1 + tl.load(previous) * rank + lane, mask=lane < rank, other=0.0)
-    row = row.to(tl.float32)
-    if tile == tiles:
-        _trust(hidden, confidence, row, lane, d, rank, sure, WIDTH)
+    row = w1 + tl.load(previous) * rank
+    if program == programs:
+        _trust(hidden, confidence, row, d, rank, sure, RANK, WIDTH)
     else:
         _move(
-            base, w2, row, lane, moved, token, margin, words, arrivals, tile, tiles, v, rank,
-            TOKENS, GROUPS,
+            base, w2, row, moved, token, margin, words, arrivals, program, programs, v, rank,
+            TOKENS, TURNS, STAGES, ROWS, RANK, DOT, GROUPS,
         )  # fmt: skip
 
 
 @triton.jit
 def _trust(  # type: ignore[no-untyped-def]
-    hidden, confidence, row, lane, d, rank, sure, WIDTH: tl.constexpr
+    hidden, confidence, row, d, rank, sure, RANK: tl.constexpr, WIDTH: tl.constexpr
 ):
     """The slot's confidence, from its vector and the `row` of the token before it."""
-    channel = tl.arange(0, WIDTH)
+    channel, lane = tl.arange(0, WIDTH), tl.arange(0, RANK)
     x = tl.load(hidden + channel, mask=channel < d, other=0.0).to(tl.float32)
     head = tl.load(confidence + channel, mask=channel < d, other=0.0).to(tl.float32)
+    y = tl.load(row + lane, mask=lane < rank, other=0.0).to(tl.float32)
     tail = tl.load(confidence + d + lane, mask=lane < rank, other=0.0).to(tl.float32)
-    tl.store(sure, tl.sigmoid(tl.sum(x * head, 0) + tl.sum(row * tail, 0)))
+    tl.store(sure, tl.sigmoid(tl.sum(x * head, 0) + tl.sum(y * tail, 0)))
 
 
 @triton.jit
 def _move(  # type: ignore[no-untyped-def]
-    base, w2, row, lane, moved, token, margin, words, arrivals, tile, tiles, v, rank,
-    TOKENS: tl.constexpr, GROUPS: tl.constexpr,
+    base, w2, row, moved, token, margin, words, arrivals, program, programs, v, rank,
+    TOKENS: tl.constexpr, TURNS: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr,
+    RANK: tl.constexpr, DOT: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of scores; whoever ends the last one names the best token."""
-    index = (tile * TOKENS + tl.arange(0, TOKENS))[:, None]
-    there = index < v
-    at = w2 + index.to(tl.int64) * rank + lane[None, :]
-    w = tl.load(at, mask=there & (lane < rank)[None, :], other=0.0).to(tl.float32)
-    found = tl.sum(w * row[None, :], 1, keep_dims=True)
-    found += tl.load(base + index, mask=there, other=0.0)
-    tl.store(moved + index, found, mask=there)
+    """A program's tiles of scores; whoever ends the last one names the best token.
+
+    The `row` is the first of ROWS, as tensor cores want several; the others are zeros, and nothing
+    is made of their scores.
+    """
+    rows, lane = tl.arange(0, ROWS), tl.arange(0, RANK)[None, :]
+    inside = lane < rank
+    right = tl.load(row + lane + 0 * rows[:, None], mask=(rows == 0)[:, None] & inside, other=0.0)
+    right = tl.trans(right.to(DOT))
+    first = tl.full((TOKENS, ROWS), best.LOWEST, tl.int64)
+    second = first
+    for turn in tl.range(0, TURNS, num_stages=STAGES):
+        index = ((program * TURNS + turn) * TOKENS + tl.arange(0, TOKENS))[:, None]
+        there = index < v
+        w = tl.load(w2 + index.to(tl.int64) * rank + lane, mask=there & inside, other=0.0)
+        found = tl.load(base + index, mask=there, other=0.0)
+        found += tl.dot(w.to(DOT), right, input_precision="ieee")
+        tl.store(moved + index + 0 * rows[None, :], found, mask=there & (rows == 0)[None, :])
+        keys = tl.where(there, best.key(found, index), best.LOWEST)
+        second = tl.maximum(second, tl.minimum(first, keys))
+        first = tl.maximum(first, keys)
+    first, second = best.join(first, second)
     last, first, second, _ = best.conclude(
-        words, arrivals, tile, tiles, found, index, there, GROUPS
+        words, arrivals, program, programs, first, second, first, GROUPS
     )
     if last:
-        one = tl.arange(0, 1)
-        tl.store(token + one, best.token_of(first))
-        tl.store(margin + one, best.score_of(first) - best.score_of(second))
+        tl.store(token + rows, best.token_of(first), mask=rows == 0)
+        tl.store(margin + rows, best.score_of(first) - best.score_of(second), mask=rows == 0)

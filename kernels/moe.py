@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import fp8_linear, narrow
+from kernels import ahead, fp8_linear, narrow
 from kernels.launch import (
     DECODE_ROWS,
     dot_type,
@@ -39,10 +39,12 @@ class Tile:
     shared: int  # programs of the shared expert for one of another; 16 outputs or more each
     warps: int
     stages: int
+    parts: int = 1  # 1: warps share the outputs; else as many as warps: they share the channels
+    early: bool = False  # fetch the shared expert before the launch before has ended
 
 
-GATE_UP = Tile(columns=32, step=256, shared=2, warps=2, stages=4)
-DOWN = Tile(columns=64, step=256, shared=2, warps=2, stages=4)
+GATE_UP = Tile(columns=16, step=128, shared=1, warps=1, stages=6)
+DOWN = Tile(columns=32, step=128, shared=1, warps=1, stages=6)
 
 
 def gate_up(
@@ -71,6 +73,7 @@ def gate_up(
     require_contiguous(x=x)
     check_weights(weights, chosen)
     check_shared(shared, shared_scale, 2 * inner, d)
+    _check_tile(tile)
     require_bank("w13", w13, 2 * inner, d)
     hidden = output(
         out, (m, slots + 1, inner), x.dtype,
@@ -78,15 +81,16 @@ def gate_up(
     )  # fmt: skip
     if hidden.numel():
         require(inner % ROWS == 0, f"{inner} hidden channels are no whole tiles of {ROWS}")
+        early = tile.early and ahead.possible(shared)
         _gate_up[(triton.cdiv(inner, tile.columns), tile.shared + m * slots)](
             x, chosen, weights, w13.codes, w13.scales,
             shared.view(torch.uint8), shared_scale.view(torch.uint8), hidden,
             m, d, inner, limit, w13.codes.stride(0), w13.scales.stride(0),
             SLOTS=slots, ROUTES=_routes(slots), ROWS=DECODE_ROWS, COLUMNS=tile.columns,
-            STEP=tile.step, TURNS=triton.cdiv(d, tile.step), TILES=w13.codes.shape[2],
-            SHARED=tile.shared, BLOCKS=shared_scale.shape[1],
-            WHOLE=whole(inner, d, tile.columns, tile.step), DOT=dot_type(x),
-            num_warps=tile.warps, num_stages=tile.stages,
+            STEP=tile.step, PARTS=tile.parts, TURNS=triton.cdiv(d, tile.step * tile.parts),
+            TILES=w13.codes.shape[2], SHARED=tile.shared, BLOCKS=shared_scale.shape[1],
+            WHOLE=whole(inner, d, tile.columns, tile.step * tile.parts), DOT=dot_type(x),
+            EARLY=early, num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
         )  # fmt: skip
     return hidden
 
@@ -113,20 +117,22 @@ def down(
     require_contiguous(hidden=hidden)
     check_shared(shared, shared_scale, d, inner)
     require_bank("w2", w2, d, inner)
+    _check_tile(tile)
     parts = output(
         out, (m, slots + 1, d), torch.float32,
         hidden, chosen, w2.codes, w2.scales, shared, shared_scale,
     )  # fmt: skip
     if parts.numel():
+        early = tile.early and ahead.possible(shared)
         _down[(triton.cdiv(d, tile.columns), tile.shared + m * slots)](
             hidden, chosen, w2.codes, w2.scales,
             shared.view(torch.uint8), shared_scale.view(torch.uint8), parts,
             m, d, inner, w2.codes.stride(0), w2.scales.stride(0),
             SLOTS=slots, ROUTES=_routes(slots), ROWS=DECODE_ROWS, COLUMNS=tile.columns,
-            STEP=tile.step, TURNS=triton.cdiv(inner, tile.step), TILES=w2.codes.shape[2],
-            SHARED=tile.shared, BLOCKS=shared_scale.shape[1],
-            WHOLE=whole(d, inner, tile.columns, tile.step), DOT=dot_type(hidden),
-            num_warps=tile.warps, num_stages=tile.stages,
+            STEP=tile.step, PARTS=tile.parts, TURNS=triton.cdiv(inner, tile.step * tile.parts),
+            TILES=w2.codes.shape[2], SHARED=tile.shared, BLOCKS=shared_scale.shape[1],
+            WHOLE=whole(d, inner, tile.columns, tile.step * tile.parts), DOT=dot_type(hidden),
+            EARLY=early, num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
         )  # fmt: skip
     return parts
 
@@ -163,14 +169,20 @@ def _check(x: Tensor, chosen: Tensor, width: int) -> int:
     return chosen.shape[1]
 
 
+def _check_tile(tile: Tile) -> None:
+    require(tile.parts in (1, tile.warps), f"{tile.parts} parts for {tile.warps} warps")
+
+
 def _routes(slots: int) -> int:
     """Room for the choices of a full step: the same for every width."""
     return triton.next_power_of_2(DECODE_ROWS * slots)
 
 
 def whole(outputs: int, channels: int, columns: int, step: int) -> bool:
-    """Whether tiles of `columns` outputs and `step` channels need no masks."""
-    return outputs % columns == 0 and channels % step == 0 and channels % fp8_linear.BLOCK == 0
+    """Whether tiles of `columns` outputs and `step` channels need no masks and few FP8 scales."""
+    block = fp8_linear.BLOCK
+    fits = outputs % columns == 0 and channels % step == 0 and channels % block == 0
+    return fits and columns <= block
 
 
 @triton.jit
@@ -182,46 +194,65 @@ def _met_before(chosen, route, routes, ROUTES: tl.constexpr):  # type: ignore[no
 
 
 @triton.jit
-def _rows(x_at, at, there, width, STEP: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Channels at .. at + STEP of the rows at `x_at`, as a right operand."""
-    lane = at + tl.arange(0, STEP)
-    mask = there[:, None] if WHOLE else there[:, None] & (lane < width)[None, :]
-    return tl.trans(tl.load(x_at[:, None] + lane[None, :], mask=mask, other=0.0).to(DOT))
+def _rows(  # type: ignore[no-untyped-def]
+    x_at, at, there, width,
+    PARTS: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Channels at .. at + PARTS * STEP of the rows at `x_at`, as right operands [PARTS,] STEP."""
+    if PARTS == 1:
+        lane = (at + tl.arange(0, STEP))[None, :]
+        x_at, there = x_at[:, None], there[:, None]
+    else:
+        lane = tl.arange(0, PARTS)[:, None, None] * STEP + tl.arange(0, STEP)[None, None, :] + at
+        x_at, there = x_at[None, :, None], there[None, :, None]
+    mask = there if WHOLE else there & (lane < width)
+    xs = tl.load(x_at + lane, mask=mask, other=0.0).to(DOT)
+    return tl.trans(xs) if PARTS == 1 else tl.permute(xs, (0, 2, 1))
 
 
 @triton.jit
 def routed(  # type: ignore[no-untyped-def]
     x_at, there, width, codes, scales, tile, last,
     TILES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
-    TURNS: tl.constexpr, WHOLE: tl.constexpr, REORDERED: tl.constexpr, DOT: tl.constexpr,
+    PARTS: tl.constexpr, TURNS: tl.constexpr, WHOLE: tl.constexpr, REORDERED: tl.constexpr,
+    DOT: tl.constexpr,
 ):  # fmt: skip
     """Products [COLUMNS, ROWS] of a bank's row tiles `tile` [COLUMNS // 16], times 2 ** -32.
 
-    Tiles after `last` are read as `last`, channel tiles after the bank's as its last one: whoever
-    calls masks the former, and `x` is zero there.
+    A turn takes PARTS * STEP channels; if there are several parts, each warp has one, and they are
+    added in the end. Tiles after `last` are read as `last`, channel tiles after the bank's as its
+    last one: whoever calls masks the former, and `x` is zero there.
     """
     RUN: tl.constexpr = STEP if STEP < 256 else 256  # channels of a tile in a turn
-    lane = tl.arange(0, 32)
+    SLABS: tl.constexpr = STEP // 64
+    RUNS: tl.constexpr = STEP // RUN
+    lane = tl.arange(0, 32)[None, None, None, :, None]
     tile = tl.minimum(tile, last).to(tl.int64) * TILES
-    slab = tl.arange(0, STEP // 64)
-    run = tl.arange(0, STEP // RUN)
-    acc = tl.zeros((COLUMNS, ROWS), tl.float32)
+    tile = tile[None, None, :, None, None]
+    each = tl.arange(0, PARTS)[:, None, None, None, None]
+    slabs = each * SLABS + tl.arange(0, SLABS)[None, :, None, None, None]
+    runs = each * RUNS + tl.arange(0, RUNS)[None, :, None, None, None]
+    word, group = tl.arange(0, 4), tl.arange(0, RUN // 32)
+    code_in = codes + tile * 512 + lane * 4 + word[None, None, None, None, :]
+    scale_in = scales + tile * 64 + lane // 4 * 8 + group[None, None, None, None, :]
+    if PARTS == 1:
+        acc = tl.zeros((COLUMNS, ROWS), tl.float32)
+    else:
+        acc = tl.zeros((PARTS, COLUMNS, ROWS), tl.float32)
     for turn in range(TURNS):
-        xs = _rows(x_at, turn * STEP, there, width, STEP, WHOLE, DOT)
-        part, whole = turn * (STEP // 64) + slab, turn * (STEP // RUN) + run
+        xs = _rows(x_at, turn * (PARTS * STEP), there, width, PARTS, STEP, WHOLE, DOT)
+        slab, run = turn * (PARTS * SLABS) + slabs, turn * (PARTS * RUNS) + runs
         if not WHOLE:
-            part = tl.minimum(part, TILES * 4 - 1)
-            whole = tl.minimum(whole, TILES * (256 // RUN) - 1)
-        code_at = codes + tile[None, :, None, None] * 512 + part[:, None, None, None] * 128
-        code_at += lane[None, None, :, None] * 4 + tl.arange(0, 4)[None, None, None, :]
-        at = whole // (256 // RUN) * 64 + whole % (256 // RUN) * (RUN // 32)
-        scale_at = scales + tile[None, :, None, None] * 64 + at[:, None, None, None]
-        scale_at += (lane // 4)[None, None, :, None] * 8
-        scale_at += tl.arange(0, RUN // 32)[None, None, None, :]
+            slab = tl.minimum(slab, TILES * 4 - 1)
+            run = tl.minimum(run, TILES * (256 // RUN) - 1)
+        at = run // (256 // RUN) * 64 + run % (256 // RUN) * (RUN // 32)
         w = _weights(
-            tl.load(code_at), tl.load(scale_at), COLUMNS // 16, STEP, RUN, REORDERED, DOT
+            tl.load(code_in + slab * 128), tl.load(scale_in + at),
+            PARTS, COLUMNS // 16, STEP, RUN, REORDERED, DOT,
         )  # fmt: skip
         acc = tl.dot(w, xs, acc, input_precision="ieee")
+    if PARTS > 1:
+        acc = tl.sum(acc, 0)
     return acc
 
 
@@ -235,48 +266,66 @@ def gate_and_up(block, inner, COLUMNS: tl.constexpr):  # type: ignore[no-untyped
 
 @triton.jit
 def _weights(  # type: ignore[no-untyped-def]
-    words, scales, TILES: tl.constexpr, STEP: tl.constexpr, RUN: tl.constexpr,
+    words, scales, PARTS: tl.constexpr, TILES: tl.constexpr, STEP: tl.constexpr, RUN: tl.constexpr,
     REORDERED: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """Weights [16 TILES, STEP] of words [STEP / 64, TILES, 32, 4], channels as in memory or not."""
-    each = tl.broadcast_to(scales[:, :, :, :, None], (STEP // RUN, TILES, 32, RUN // 32, 2))
-    each = tl.reshape(each, (STEP // RUN, TILES, 32, RUN // 64, 4))
-    each = tl.reshape(tl.permute(each, (0, 3, 1, 2, 4)), (STEP // 64, TILES, 32, 4))
-    w = narrow.e2m1(words, each, DOT)
-    w = tl.reshape(w, (STEP // 64, TILES, 8, 4, 2, 2, 2, 2, 2))
+    """Weights [PARTS,] [16 TILES, STEP] of words [PARTS, STEP / 64, TILES, 32, 4].
+
+    Channels are as in memory or `reordered`.
+    """
+    P: tl.constexpr = PARTS
+    each = tl.reshape(scales, (P, STEP // RUN, TILES, 32, RUN // 64, 2))
+    each = tl.reshape(tl.permute(each, (0, 1, 4, 2, 3, 5)), (P, STEP // 64, TILES, 32, 2))
+    first, second = tl.split(tl.reshape(words, (P, STEP // 64, TILES, 32, 2, 2)))
+    w = narrow.e2m1(first, second, each, DOT)
+    w = tl.reshape(w, (P, STEP // 64, TILES, 8, 4, 2, 2, 2, 2, 2))
     if REORDERED:
-        w = tl.permute(w, (1, 8, 2, 0, 4, 6, 7, 3, 5))
+        w = tl.permute(w, (0, 2, 9, 3, 1, 5, 7, 8, 4, 6))
     else:
-        w = tl.permute(w, (1, 8, 2, 0, 4, 7, 3, 6, 5))
-    return tl.reshape(w, (16 * TILES, STEP))
+        w = tl.permute(w, (0, 2, 9, 3, 1, 5, 8, 4, 7, 6))
+    return tl.reshape(w, (16 * TILES, STEP) if P == 1 else (P, 16 * TILES, STEP))
 
 
 @triton.jit
 def common(  # type: ignore[no-untyped-def]
     x_at, there, width, weight, scale, line, lines,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr,
-    DOT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, BLOCKS: tl.constexpr,
+    WHOLE: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """Products [COLUMNS, ROWS] of the shared expert's rows `line`; zeros from row `lines` on."""
-    lane = tl.arange(0, 128)
-    half = tl.arange(0, COLUMNS) // (COLUMNS // 2)
-    w_at = weight + line[:, None] * width + lane[None, :]
+    """Products [COLUMNS, ROWS] of the shared expert's rows `line`; zeros from row `lines` on.
+
+    PARTS warps share the channels, as in `routed`.
+    """
+    if PARTS == 1:
+        part, high = 0, (tl.arange(0, COLUMNS) >= COLUMNS // 2)[:, None]
+        lane, line = tl.arange(0, 128)[None, :], line[:, None]
+        acc = tl.zeros((COLUMNS, ROWS), tl.float32)
+    else:
+        part = tl.arange(0, PARTS)[:, None, None]
+        high = (tl.arange(0, COLUMNS) >= COLUMNS // 2)[None, :, None]
+        lane, line = part * 128 + tl.arange(0, 128)[None, None, :], line[None, :, None]
+        acc = tl.zeros((PARTS, COLUMNS, ROWS), tl.float32)
+    w_at = weight + line * width + lane
     s_at = scale + line // 128 * BLOCKS
     # The lower and the upper half of whole tiles have one scale each.
-    low_at = scale + tl.min(line, 0) // 128 * BLOCKS
-    high_at = scale + tl.max(line, 0) // 128 * BLOCKS
-    acc = tl.zeros((COLUMNS, ROWS), tl.float32)
-    for step in range(BLOCKS):
-        xs = _rows(x_at, step * 128, there, width, 128, WHOLE, DOT)
+    low_at = scale + tl.min(line) // 128 * BLOCKS
+    high_at = scale + tl.max(line) // 128 * BLOCKS
+    for turn in range((BLOCKS + PARTS - 1) // PARTS):
+        at = turn * PARTS * 128
+        block = turn * PARTS + part
+        xs = _rows(x_at, at, there, width, PARTS, 128, WHOLE, DOT)
         if WHOLE:
-            w = tl.load(w_at + step * 128)
-            low, high = narrow.e8m0(tl.load(low_at + step)), narrow.e8m0(tl.load(high_at + step))
-            size = tl.where(half == 0, low, high)
+            w = tl.load(w_at + at)
+            size = tl.where(
+                high, narrow.e8m0(tl.load(high_at + block)), narrow.e8m0(tl.load(low_at + block))
+            )
         else:
-            inside = (line < lines)[:, None] & (step * 128 + lane < width)[None, :]
-            w = tl.load(w_at + step * 128, mask=inside, other=0)
-            size = narrow.e8m0(tl.load(s_at + step, mask=line < lines, other=127))
-        acc += tl.dot(narrow.e4m3(w, DOT), xs, input_precision="ieee") * size[:, None]
+            w = tl.load(w_at + at, mask=(line < lines) & (at + lane < width), other=0)
+            inside = (line < lines) & (block < BLOCKS)
+            size = narrow.e8m0(tl.load(s_at + block, mask=inside, other=127))
+        acc += tl.dot(narrow.e4m3(w, DOT), xs, input_precision="ieee") * size
+    if PARTS > 1:
+        acc = tl.sum(acc, 0)
     return acc
 
 
@@ -293,9 +342,11 @@ def _gate_up(  # type: ignore[no-untyped-def]
     x, chosen, weights, codes, scales, shared, shared_scale, hidden,
     m, d, inner, limit, code_stride, scale_stride,
     SLOTS: tl.constexpr, ROUTES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    STEP: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr, SHARED: tl.constexpr,
-    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+    STEP: tl.constexpr, PARTS: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr,
+    SHARED: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    ahead.let_next_begin()
     row = tl.arange(0, ROWS)
     x_at = x + row * d
     part = tl.program_id(1)
@@ -305,9 +356,12 @@ def _gate_up(  # type: ignore[no-untyped-def]
         both = tl.arange(0, 2 * PART)
         line = (tl.program_id(0) * SHARED + part) * PART + both % PART
         line = tl.where(line < inner, line + both // PART * inner, 2 * inner)
+        if EARLY:
+            ahead.prefetch(shared + tl.minimum(line, 2 * inner - 1) * d, d)
+            ahead.wait()
         acc = common(
             x_at, row < m, d, shared, shared_scale, line, 2 * inner,
-            ROWS, 2 * PART, BLOCKS, WHOLE, DOT,
+            ROWS, 2 * PART, PARTS, BLOCKS, WHOLE, DOT,
         )  # fmt: skip
         active = swiglu(acc, limit, PART, ROWS)
         h_at = hidden + (row * (SLOTS + 1) + SLOTS)[None, :] * inner + column[:, None]
@@ -315,12 +369,14 @@ def _gate_up(  # type: ignore[no-untyped-def]
         tl.store(h_at, active.to(hidden.dtype.element_ty), mask=keep)
     else:
         route = part - SHARED
+        if EARLY:
+            ahead.wait()
         if _met_before(chosen, route, m * SLOTS, ROUTES) == 0:
             expert = tl.load(chosen + route).to(tl.int64)
             tile = gate_and_up(tl.program_id(0), inner, COLUMNS)
             acc = routed(
                 x_at, row < m, d, codes + expert * code_stride, scales + expert * scale_stride,
-                tile, inner // 8, TILES, ROWS, 2 * COLUMNS, STEP, TURNS, WHOLE, False, DOT,
+                tile, inner // 8, TILES, ROWS, 2 * COLUMNS, STEP, PARTS, TURNS, WHOLE, False, DOT,
             )  # fmt: skip
             active = swiglu(acc * narrow.E2M1_REPAIR, limit, COLUMNS, ROWS)
             _share_out(active, chosen, weights, expert, hidden, m, inner, SLOTS, ROWS, COLUMNS)
@@ -355,23 +411,30 @@ def _down(  # type: ignore[no-untyped-def]
     hidden, chosen, codes, scales, shared, shared_scale, parts,
     m, d, inner, code_stride, scale_stride,
     SLOTS: tl.constexpr, ROUTES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    STEP: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr, SHARED: tl.constexpr,
-    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+    STEP: tl.constexpr, PARTS: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr,
+    SHARED: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    ahead.let_next_begin()
     row = tl.arange(0, ROWS)
     part = tl.program_id(1)
     if part < SHARED:
         PART: tl.constexpr = COLUMNS // SHARED
         column = (tl.program_id(0) * SHARED + part) * PART + tl.arange(0, PART)
+        if EARLY:
+            ahead.prefetch(shared + tl.minimum(column, d - 1) * inner, inner)
+            ahead.wait()
         at = row * (SLOTS + 1) + SLOTS
         acc = common(
             hidden + at * inner, row < m, inner, shared, shared_scale, column, d,
-            ROWS, PART, BLOCKS, WHOLE, DOT,
+            ROWS, PART, PARTS, BLOCKS, WHOLE, DOT,
         )  # fmt: skip
         keep = (row < m)[None, :] & (column < d)[:, None]
         tl.store(parts + at[None, :] * d + column[:, None], acc, mask=keep)
     else:
         route = part - SHARED
+        if EARLY:
+            ahead.wait()
         if _met_before(chosen, route, m * SLOTS, ROUTES) == 0:
             expert = tl.load(chosen + route).to(tl.int64)
             column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -384,7 +447,7 @@ def _down(  # type: ignore[no-untyped-def]
             acc = routed(
                 hidden + (row * (SLOTS + 1) + first) * inner, (first < SLOTS) & (row < m), inner,
                 codes + expert * code_stride, scales + expert * scale_stride,
-                tile, (d - 1) // 16, TILES, ROWS, COLUMNS, STEP, TURNS, WHOLE, False, DOT,
+                tile, (d - 1) // 16, TILES, ROWS, COLUMNS, STEP, PARTS, TURNS, WHOLE, False, DOT,
             )  # fmt: skip
             acc *= narrow.E2M1_REPAIR
             for slot in tl.static_range(SLOTS):

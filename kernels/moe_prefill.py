@@ -175,7 +175,7 @@ def _gate_up(  # type: ignore[no-untyped-def]
         line = tl.where(line < inner, line + both // COLUMNS * inner, 2 * inner)
         acc = moe.common(
             x + row * x_stride, row < m, d, shared, shared_scale, line, 2 * inner,
-            ROWS, 2 * COLUMNS, BLOCKS, WHOLE, DOT,
+            ROWS, 2 * COLUMNS, 1, BLOCKS, WHOLE, DOT,
         )  # fmt: skip
         active = moe.swiglu(acc, limit, COLUMNS, ROWS)
         h_at = hidden + (row * (SLOTS + 1) + SLOTS)[None, :] * inner + column[:, None]
@@ -190,7 +190,7 @@ def _gate_up(  # type: ignore[no-untyped-def]
                 turned + route // SLOTS * d, there, d,
                 codes + expert * code_stride, scales + expert * scale_stride,
                 moe.gate_and_up(tl.program_id(0), inner, COLUMNS), inner // 8,
-                TILES, ROWS, 2 * COLUMNS, STEP, TURNS, WHOLE, True, DOT,
+                TILES, ROWS, 2 * COLUMNS, STEP, 1, TURNS, WHOLE, True, DOT,
             )  # fmt: skip
             active = moe.swiglu(acc * narrow.E2M1_REPAIR, limit, COLUMNS, ROWS)
             active *= tl.load(weights + route, mask=there, other=0.0)[None, :]
@@ -213,7 +213,7 @@ def _down(  # type: ignore[no-untyped-def]
         target = row * (SLOTS + 1) + SLOTS
         acc = moe.common(
             hidden + target * inner, row < m, inner, shared, shared_scale, column, d,
-            ROWS, COLUMNS, BLOCKS, WHOLE, DOT,
+            ROWS, COLUMNS, 1, BLOCKS, WHOLE, DOT,
         )  # fmt: skip
         keep = (row < m)[None, :] & (column < d)[:, None]
         tl.store(parts + target[None, :] * d + column[:, None], acc, mask=keep)
@@ -226,7 +226,7 @@ def _down(  # type: ignore[no-untyped-def]
                 turned + target * inner, there, inner,
                 codes + expert * code_stride, scales + expert * scale_stride,
                 tl.program_id(0) * (COLUMNS // 16) + tl.arange(0, COLUMNS // 16), (d - 1) // 16,
-                TILES, ROWS, COLUMNS, STEP, TURNS, WHOLE, True, DOT,
+                TILES, ROWS, COLUMNS, STEP, 1, TURNS, WHOLE, True, DOT,
             )  # fmt: skip
             keep = there[None, :] & (column < d)[:, None]
             p_at = parts + target[None, :] * d + column[:, None]

@@ -3,8 +3,8 @@
 A checkpoint keeps two E2M1 codes a byte and one E8M0 scale per row and 32 channels. In a bank, 16
 rows by 256 channels are one run of memory: every lane of a warp loads 16 bytes at a time and finds
 in them its own operands of four products of 16 x 16 weights, so nothing is exchanged between lanes.
-A word holds eight codes, scattered so that one shift and one mask bring most of them to the bits
-where BF16 keeps its sign, exponent and mantissa (`kernels.narrow.e2m1`).
+Two words hold eight pairs of codes, scattered so that one shift and one mask bring a pair to the
+bits where BF16 keeps sign, exponent and mantissa (`kernels.narrow.e2m1`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kernels.launch import require, require_contiguous
-from kernels.narrow import E2M1_BIAS, E2M1_BITS, E2M1_SCALES
+from kernels.narrow import E2M1_BIAS, E2M1_FIRST, E2M1_PAIRS, E2M1_PLACES, E2M1_SCALES
 
 GROUP = 32  # channels of a scale
 ROWS = 16  # of a tile
@@ -97,20 +97,23 @@ def _check(packed: Tensor, scale: Tensor) -> None:
 def _words(packed: Tensor, tiles: tuple[int, int]) -> Tensor:
     """Words [row tiles, channel tiles, 4, 32, 4] of one expert's bytes [n, k / 2].
 
-    Lane 4 g + t has channels 4 t to 4 t + 3 of every 16, of rows g and g + 8: code 4 a + 2 b + c of
-    word 2 q + p is row 8 c + g, channel 32 q + 16 b + 4 t + 2 a + p.
+    Lane 4 g + t has channels 4 t to 4 t + 3 of every 16, of rows g and g + 8: code p of pair
+    4 a + 2 b + c of words 2 q and 2 q + 1 is row 8 c + g, channel 32 q + 16 b + 4 t + 2 a + p.
     """
     rows, channels = tiles[0] * ROWS, tiles[1] * CHANNELS
     wide = pad(packed, (0, channels // 2 - packed.shape[1], 0, rows - packed.shape[0]))
     #       row tile, c, g, channel tile, 64, q, b, t, a; p is the half of the byte
     wide = wide.view(tiles[0], 2, 8, tiles[1], 4, 2, 2, 4, 2)
     codes = torch.stack((wide & 15, wide >> 4), -1)
-    codes = codes.permute(0, 3, 4, 2, 7, 5, 9, 8, 6, 1).flatten(-3).flatten(-3, -2).flatten(3, 4)
-    words = torch.zeros(codes.shape[:-1], dtype=torch.int32, device=packed.device)
-    for place, code in zip(E2M1_BITS, codes.unbind(-1), strict=True):
-        for bit, to in enumerate(place):
-            words |= ((code >> bit) & 1).int() << to
-    return words
+    codes = codes.permute(0, 3, 4, 2, 7, 5, 9, 8, 6, 1).flatten(-3).flatten(3, 4)
+    words = torch.zeros((*codes.shape[:-2], 2), dtype=torch.int32, device=packed.device)
+    for pair, (name, turn) in enumerate(E2M1_PAIRS):
+        for code in (0, 1):
+            for bit, place in enumerate(E2M1_PLACES):
+                at = (place + 16 * code + turn) % 32
+                second = name == "second" or (name == "both" and not E2M1_FIRST >> at & 1)
+                words[..., int(second)] |= ((codes[..., code, pair] >> bit) & 1).int() << at
+    return words.flatten(-2)
 
 
 def _pairs(scale: Tensor, tiles: tuple[int, int]) -> Tensor:

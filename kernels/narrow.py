@@ -21,12 +21,19 @@ E2M1_REPAIR = tl.constexpr(2.0**E2M1_SHIFT)
 # ordinary size (2 ** -20 and more) is subnormal. A bank keeps them with the bias of the factor.
 E2M1_SCALES = (40, 160)
 E2M1_BIAS = 126 - E2M1_SHIFT
-# Where a word has the bits of its eight codes: mantissa, exponent's lower and upper, sign. The
-# first five keep the distances that the bits have in BF16 (6, 7, 8 and 15): one shift moves a code.
-E2M1_BITS = (
-    (6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (16, 17, 18, 25), (19, 20, 21, 28),
-    (10, 11, 24, 31), (13, 14, 23, 30), (26, 27, 22, 29),
+# Where a pair of words has its eight pairs of codes: in the first word, in the second, or in both,
+# whose bits under `E2M1_FIRST` are the first word's. Turned right by as many bits, a pair's first
+# code stands in the lower half and its second in the upper, with the bits where BF16 has them
+# (`E2M1_PLACES`). 16 bits have no room for four codes of this form: each word has three pairs and
+# half the bits of the other two.
+E2M1_PAIRS = (
+    ("first", 4), ("first", 26), ("first", 30), ("second", 2),
+    ("second", 8), ("second", 28), ("both", 0), ("both", 6),
 )  # fmt: skip
+E2M1_PLACES = (6, 7, 8, 15)  # mantissa, exponent's lower and upper bit, sign
+E2M1_FIRST = 0x00010001 * (
+    0xFFFF & ~sum(1 << (at + turn) % 16 for turn in (4, 26, 30) for at in E2M1_PLACES)
+)
 
 # Four codes in $2; $0 and $1 get two BF16 numbers each. A code s eeee mmm goes to the upper byte of
 # its half, then its lower seven bits move to the last of the exponent's and the first of the
@@ -47,47 +54,41 @@ fma.rn.bf16x2 $0, c, k, z;
 fma.rn.bf16x2 $1, d, k, z;
 }""")
 
-# Two words in $8 and $9, the biased scales of their rows r and r + 8 in both halves of $10. Each of
-# $0 .. $7 gets one code of either word, times its row's factor: even ones are of row r. A, B: lower
-# and upper halves of both words.
-_E2M1_ASM = tl.constexpr("""{
-.reg .b32 a, b, c, d, e, f, g, h, i, j, k, z;
-mov.b32 z, 0x80008000;
-shl.b32 j, $10, 7;
-shr.b32 k, $10, 1;
-and.b32 j, j, 0x7F807F80;
-and.b32 k, k, 0x7F807F80;
-prmt.b32 a, $8, $9, 0x5410;
-prmt.b32 b, $8, $9, 0x7632;
-and.b32 c, a, 0x81C081C0;
-fma.rn.bf16x2 $0, c, j, z;
-shl.b32 d, a, 3;
-and.b32 d, d, 0x81C081C0;
-fma.rn.bf16x2 $1, d, k, z;
-shl.b32 e, a, 6;
-and.b32 e, e, 0x81C081C0;
-fma.rn.bf16x2 $2, e, j, z;
-shl.b32 f, b, 6;
-and.b32 f, f, 0x81C081C0;
-fma.rn.bf16x2 $3, f, k, z;
-shl.b32 g, b, 3;
-and.b32 g, g, 0x81C081C0;
-fma.rn.bf16x2 $4, g, j, z;
-shr.b32 c, a, 4;
-and.b32 c, c, 0x00C000C0;
-lop3.b32 c, b, 0x81008100, c, 0xEA;
-fma.rn.bf16x2 $5, c, k, z;
-shr.b32 d, a, 7;
-and.b32 d, d, 0x00C000C0;
-shl.b32 h, b, 1;
-lop3.b32 d, h, 0x81008100, d, 0xEA;
-fma.rn.bf16x2 $6, d, j, z;
-shr.b32 e, b, 4;
-and.b32 e, e, 0x00C000C0;
-shl.b32 i, b, 2;
-lop3.b32 e, i, 0x81008100, e, 0xEA;
-fma.rn.bf16x2 $7, e, k, z;
-}""")
+
+def _e2m1_assembly() -> str:
+    """A pair of words in $16 and $17, the biased scales of their rows r and r + 8 in $18.
+
+    $0 and $1, $2 and $3 ... get pairs of codes times their row's factor, rows in turn. Multiplied
+    by 2 ** 7 in both halves, a scale stands where BF16 has its exponent.
+    """
+    lines = [
+        ".reg .b32 s, a, j, k, z, both;",
+        "mov.b32 z, 0x80008000;",
+        "cvt.u32.u16 s, $18;",
+        "and.b32 j, s, 255;",
+        "shr.b32 k, s, 8;",
+        "mul.lo.u32 j, j, 0x00800080;",
+        "mul.lo.u32 k, k, 0x00800080;",
+        f"lop3.b32 both, $16, $17, {E2M1_FIRST:#010x}, 0xE4;",
+    ]
+    words = {"first": "$16", "second": "$17", "both": "both"}
+    for pair, (name, turn) in enumerate(E2M1_PAIRS):
+        word = words[name]
+        if turn > 25:  # all of the pair's bits are right of their places
+            lines.append(f"shl.b32 a, {word}, {32 - turn};")
+        elif turn > 0:
+            lines.append(f"shf.r.wrap.b32 a, {word}, {word}, {turn};")
+        lines += [
+            f"and.b32 a, {'a' if turn else word}, 0x81C081C0;",
+            f"fma.rn.bf16x2 a, a, {'jk'[pair % 2]}, z;",
+            f"mov.b32 {{${2 * pair}, ${2 * pair + 1}}}, a;",
+        ]
+    return "{\n" + "\n".join(lines) + "\n}"
+
+
+_E2M1_ASM = tl.constexpr(_e2m1_assembly())
+_E2M1_REGISTERS = tl.constexpr("=h," * 16 + "r,r,h")
+_FIRST = tl.constexpr(E2M1_FIRST)
 
 
 @triton.jit
@@ -110,36 +111,38 @@ def e4m3(codes, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def e2m1(words, scales, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`DOT` numbers [..., 2, 2, 2] of the codes of a bank's `words` [...], times 2 ** -32.
+def e2m1(first, second, scales, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`DOT` numbers [..., 2, 2, 2, 2] of the codes of a bank's pairs of words, times 2 ** -32.
 
-    `scales` [...] has in its lower byte the biased scale of the codes whose last index is 0, in its
-    upper byte that of the others.
+    `first`, `second` and `scales` [...]; a scale's lower byte is the biased one of the codes whose
+    last index is 0, its upper byte that of the others.
     """
     if tl.bfloat16 == DOT:
-        a, b, c, d, e, f, g, h = tl.inline_asm_elementwise(
-            _E2M1_ASM, "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r", [words, scales],
-            dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2,
+        a, a2, b, b2, c, c2, d, d2, e, e2, f, f2, g, g2, h, h2 = tl.inline_asm_elementwise(
+            _E2M1_ASM, _E2M1_REGISTERS, [first, second, scales],
+            dtype=(tl.bfloat16,) * 16, is_pure=True, pack=1,
         )  # fmt: skip
+        a, b, c, d = tl.join(a, a2), tl.join(b, b2), tl.join(c, c2), tl.join(d, d2)
+        e, f, g, h = tl.join(e, e2), tl.join(f, f2), tl.join(g, g2), tl.join(h, h2)
     else:
+        first, second = first.to(tl.uint32, bitcast=True), second.to(tl.uint32, bitcast=True)
+        both = (first & _FIRST) | (second & (0xFFFFFFFF - _FIRST))
         low = ((scales.to(tl.int32) & 255) << 23).to(tl.float32, bitcast=True)
         high = ((scales.to(tl.int32) & 0xFF00) << 15).to(tl.float32, bitcast=True)
-        a = _code(words, 6, 8, 15) * low
-        b = _code(words, 3, 5, 12) * high
-        c = _code(words, 0, 2, 9) * low
-        d = _code(words, 16, 18, 25) * high
-        e = _code(words, 19, 21, 28) * low
-        f = _code(words, 10, 24, 31) * high
-        g = _code(words, 13, 23, 30) * low
-        h = _code(words, 26, 22, 29) * high
+        a, b, c = _pair(first, 4, low), _pair(first, 26, high), _pair(first, 30, low)
+        d, e, f = _pair(second, 2, high), _pair(second, 8, low), _pair(second, 28, high)
+        g, h = _pair(both, 0, low), _pair(both, 6, high)
     return tl.join(tl.join(tl.join(a, e), tl.join(c, g)), tl.join(tl.join(b, f), tl.join(d, h)))
 
 
 @triton.jit
-def _code(words, low: tl.constexpr, high: tl.constexpr, sign: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Float32 of codes times 2 ** -126: two bits from `low`, the exponent's upper, the sign."""
-    bits = (((words >> low) & 3) << 22) | (((words >> high) & 1) << 24)
-    return (bits | ((words >> sign) << 31)).to(tl.float32, bitcast=True)
+def _pair(word, TURN: tl.constexpr, factor):  # type: ignore[no-untyped-def]
+    """Float32 [..., 2] of a pair of codes, times 2 ** -126 and `factor`."""
+    if TURN > 0:
+        word = (word >> TURN) | (word << (32 - TURN))
+    low = ((word & 0x81C0) << 16).to(tl.float32, bitcast=True)
+    high = (word & 0x81C00000).to(tl.float32, bitcast=True)
+    return tl.join(low * factor, high * factor)
 
 
 @triton.jit

@@ -117,7 +117,7 @@ def _project(  # type: ignore[no-untyped-def]
             ahead.wait()
         total = dense.products(
             x, weight16, tile, split, m, x_stride, n16, k,
-            ROWS, COLUMNS, STEP16, TURNS16, WHOLE16, DOT16,
+            ROWS, COLUMNS, 1, STEP16, TURNS16, WHOLE16, DOT16,
         )  # fmt: skip
         meeting.finish(total, y16, parts, arrivals, tile, split, m, n16, SPLITS16)
     else:

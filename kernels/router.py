@@ -22,14 +22,16 @@ class Tile:
     """The launch of `route`; all are powers of two but `stages`, `columns` 16 or more."""
 
     columns: int = 16  # experts of a program
-    splits: int = 8  # programs that share their channels
-    step: int = 128
-    warps: int = 4
+    splits: int = 4  # programs that share their channels
+    step: int = 128  # channels of a part at once
+    warps: int = 8  # the last program has a row for each
     stages: int = 3
-    early: bool = False  # fetch the gate before the launch before has ended
+    parts: int = 8  # 1: warps share the columns; else as many as warps: they share the channels
+    early: bool = True  # fetch the gate before the launch before has ended
 
 
 TILE = Tile()
+_LOWEST = tl.constexpr(-(1 << 31))  # below every score
 
 
 def route(
@@ -82,13 +84,16 @@ def _launch_route(
     (experts, d), count = gate.shape, chosen.shape[1]
     tiles = triton.cdiv(experts, tile.columns)
     met = room(workspace, x.device, tile.splits * tiles * tile.columns * DECODE_ROWS, 1)
-    turns = triton.cdiv(triton.cdiv(d, tile.step), tile.splits)
+    require(tile.parts in (1, tile.warps), f"{tile.parts} parts for {tile.warps} warps")
+    share = tile.parts * tile.step
+    turns = triton.cdiv(triton.cdiv(d, share), tile.splits)
     early = tile.early and ahead.possible(gate)
     _route[(tiles, tile.splits)](
         x, gate, bias, tokens, table, chosen, weights, met.parts, met.arrivals,
         x.shape[0], x.stride(0), experts, d, scale,
-        ROWS=DECODE_ROWS, COLUMNS=tile.columns, STEP=tile.step, TURNS=turns, SPLITS=tile.splits,
-        WHOLE=experts % tile.columns == 0 and turns * tile.splits * tile.step == d,
+        ROWS=DECODE_ROWS, COLUMNS=tile.columns, PARTS=tile.parts, STEP=tile.step, TURNS=turns,
+        SPLITS=tile.splits,
+        WHOLE=experts % tile.columns == 0 and turns * tile.splits * share == d,
         DOT=dense.dot_type(x, gate), COUNT=count, SLOTS=triton.next_power_of_2(count),
         BLOCK=triton.next_power_of_2(tiles * tile.columns), BY_BIAS=bias is not None, EARLY=early,
         num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
@@ -161,68 +166,77 @@ def _check_table(m: int, tokens: Tensor | None, table: Tensor | None, count: int
 @triton.jit(do_not_specialize=["m"])
 def _route(  # type: ignore[no-untyped-def]
     x, gate, bias, tokens, table, chosen, weights, parts, arrivals, m, x_stride, experts, d, scale,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, TURNS: tl.constexpr,
-    SPLITS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr, COUNT: tl.constexpr,
-    SLOTS: tl.constexpr, BLOCK: tl.constexpr, BY_BIAS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr,
+    TURNS: tl.constexpr, SPLITS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+    COUNT: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr, BY_BIAS: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
     ahead.let_next_begin()
     if EARLY:
-        ahead.fetch(gate, tile, split, experts, d, COLUMNS, TURNS * STEP)
+        ahead.fetch(gate, tile, split, experts, d, COLUMNS, TURNS * PARTS * STEP)
         ahead.wait()
     width = tl.num_programs(0) * COLUMNS
     part = dense.products(
-        x, gate, tile, split, m, x_stride, experts, d, ROWS, COLUMNS, STEP, TURNS, WHOLE, DOT
-    )
-    row = tl.arange(0, ROWS)
-    column = tile * COLUMNS + tl.arange(0, COLUMNS)
-    tl.store(parts + (split * ROWS + row[None, :]) * width + column[:, None], part)
+        x, gate, tile, split, m, x_stride, experts, d,
+        ROWS, COLUMNS, PARTS, STEP, TURNS, WHOLE, DOT,
+    )  # fmt: skip
+    row = tl.arange(0, ROWS)[None, :]
+    column = (tile * COLUMNS + tl.arange(0, COLUMNS))[:, None]
+    tl.store(parts + (split * ROWS + row) * width + column, part, mask=row < m)
     if meeting.arrive(arrivals) == tl.num_programs(0) * SPLITS - 1:
-        expert = tl.arange(0, BLOCK)[None, :]
-        logits = tl.zeros((ROWS, BLOCK), tl.float32)
-        for turn in tl.static_range(SPLITS):
-            at = parts + (turn * ROWS + row[:, None]) * width + expert
-            logits += tl.load(at, mask=expert < width, other=0.0, cache_modifier=".cg")
-        affinity = _affinity(logits)
-        if BY_BIAS:
-            score = affinity + tl.load(bias + expert, mask=expert < experts, other=0.0)
-            found = _best_of_rows(score, expert, experts, COUNT, SLOTS)
-        else:
-            found = _listed(tokens, table, row, m, COUNT, SLOTS)
-        slot = tl.arange(0, SLOTS)[None, :]
-        there = slot < COUNT
-        share = tl.where(there, tl.gather(affinity, found.to(tl.int32), 1), 0.0)
-        share = share / tl.sum(share, 1)[:, None] * scale
-        at, keep = row[:, None] * COUNT + slot, (row < m)[:, None] & there
-        tl.store(chosen + at, found, mask=keep)
-        tl.store(weights + at, share, mask=keep)
+        _conclude(
+            parts, bias, tokens, table, chosen, weights, m, width, experts, scale,
+            ROWS, SPLITS, COUNT, SLOTS, BLOCK, BY_BIAS,
+        )  # fmt: skip
         tl.store(arrivals, 0)
 
 
 @triton.jit
-def _best_of_rows(  # type: ignore[no-untyped-def]
-    score, expert, experts, COUNT: tl.constexpr, SLOTS: tl.constexpr
-):
-    """int64 [rows, SLOTS]: the COUNT best of `score` [rows, block], best first, then zeros."""
-    keys = tl.where(expert < experts, best.key(score, expert), best.LOWEST)
-    slot = tl.arange(0, SLOTS)[None, :]
-    found = tl.zeros((score.shape[0], SLOTS), tl.int64)
+def _conclude(  # type: ignore[no-untyped-def]
+    parts, bias, tokens, table, chosen, weights, m, width, experts, scale,
+    ROWS: tl.constexpr, SPLITS: tl.constexpr, COUNT: tl.constexpr, SLOTS: tl.constexpr,
+    BLOCK: tl.constexpr, BY_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Add up the logits' `parts` and store every row's experts and weights.
+
+    The last axis is what a warp reads at once, and rows come first: a row lies in one warp, and its
+    maxima are found without the others. For the same reason the bias is read for every row.
+    """
+    LANES: tl.constexpr = min(BLOCK, 128)
+    row, slot = tl.arange(0, ROWS), tl.arange(0, SLOTS)[None, :]
+    chunk = tl.arange(0, BLOCK // LANES)[None, :, None]
+    expert = chunk * LANES + tl.arange(0, LANES)[None, None, :]
+    there = (row < m)[:, None, None] & (expert < width)
+    logits = tl.zeros((ROWS, BLOCK // LANES, LANES), tl.float32)
+    for split in tl.static_range(SPLITS):
+        at = parts + (split * ROWS + row[:, None, None]) * width + expert
+        logits += tl.load(at, mask=there, other=0.0, cache_modifier=".cg")
+    affinity = _affinity(logits)
+    if BY_BIAS:
+        at = bias + expert + 0 * row[:, None, None]
+        score = affinity + tl.load(at, mask=there & (expert < experts), other=0.0)
+        keys = tl.where(expert < experts, best.ordered(score), _LOWEST)
+    else:
+        token = tl.load(tokens + row, mask=row < m, other=0)
+    named = tl.zeros((ROWS, SLOTS), tl.int64)
+    share = tl.zeros((ROWS, SLOTS), tl.float32)
     for turn in tl.static_range(COUNT):
-        first = tl.max(keys, 1)[:, None]
-        found = tl.where(slot == turn, best.token_of(first), found)
-        keys = tl.where(keys == first, best.LOWEST, keys)
-    return found
-
-
-@triton.jit
-def _listed(  # type: ignore[no-untyped-def]
-    tokens, table, row, m, COUNT: tl.constexpr, SLOTS: tl.constexpr
-):
-    """int64 [rows, SLOTS]: the experts that `table` has for each row's token, then zeros."""
-    token = tl.load(tokens + row, mask=row < m, other=0)[:, None]
-    slot = tl.arange(0, SLOTS)[None, :]
-    return tl.load(table + token * COUNT + slot, mask=slot < COUNT, other=0)
+        if BY_BIAS:
+            most = tl.max(tl.max(keys, 1), 1)[:, None, None]
+            found = tl.min(tl.min(tl.where(keys == most, expert, BLOCK), 1), 1)
+            mine = expert == found[:, None, None]
+            keys = tl.where(mine, _LOWEST, keys)
+        else:
+            found = tl.load(table + token * COUNT + turn, mask=row < m, other=0)
+            mine = expert == found[:, None, None]
+        value = tl.sum(tl.sum(tl.where(mine, affinity, 0.0), 1), 1)
+        named = tl.where(slot == turn, found[:, None].to(tl.int64), named)
+        share = tl.where(slot == turn, value[:, None], share)
+    share = share / tl.sum(share, 1)[:, None] * scale
+    at, keep = row[:, None] * COUNT + slot, (row < m)[:, None] & (slot < COUNT)
+    tl.store(chosen + at, named, mask=keep)
+    tl.store(weights + at, share, mask=keep)
 
 
 @triton.jit

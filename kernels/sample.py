@@ -90,10 +90,11 @@ def _pick(  # type: ignore[no-untyped-def]
     if heat > 0:
         at = tl.load(position) + ahead + row
         score = score / heat + gumbel(tl.load(seed), at, tile * (TOKENS // 2), TOKENS // 2)
+    keys = tl.where(there, best.key(score, index), best.LOWEST)
+    first = tl.max(keys[:, None], 0)
     last, first, _, _ = best.conclude(
-        words + row * WORDS, arrivals + row * ARRIVALS, tile, tiles,
-        score[:, None], index[:, None], there[:, None], GROUPS,
-    )  # fmt: skip
+        words + row * WORDS, arrivals + row * ARRIVALS, tile, tiles, first, first, first, GROUPS
+    )
     if last:
         tl.store(token + row + tl.arange(0, 1), best.token_of(first))
 

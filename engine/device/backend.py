@@ -60,7 +60,7 @@ class TritonBackend:
             from engine.device.tiles import Tiles
 
             with Tiles(config, geometry).answered():
-                self._warm_up()
+                self.warm_up()
 
     def _kernels(self) -> Operations:
         from engine.device.tiles import Tiles  # Triton, which oracles do without
@@ -89,7 +89,7 @@ class TritonBackend:
         return Seat(self.layers, self.head, store, self.tally, graphs=graphs)
 
     @torch.inference_mode()
-    def _warm_up(self) -> None:
+    def warm_up(self) -> None:
         """Compile every kernel and capture the graphs of a first seat, so that no request waits."""
         state = self.new_state()
         _, seat = self.seat(state)

@@ -44,7 +44,7 @@ class Launches(Generic[_Left]):
     def __init__(self, issue: Callable[[], _Left], graphs: Graphs | None) -> None:
         self._issue = issue
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._left: _Left | None = None
+        self._left: _Left
         if graphs is not None:
             self._graph = torch.cuda.CUDAGraph(keep_graph=True)
             with torch.cuda.graph(self._graph, pool=graphs.pool, stream=graphs.stream):
@@ -56,7 +56,6 @@ class Launches(Generic[_Left]):
         if self._graph is None:
             return self._issue()
         self._graph.replay()
-        assert self._left is not None
         return self._left
 
     def nodes(self) -> int | None:

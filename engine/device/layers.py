@@ -222,12 +222,18 @@ class Layers:
         """Float32 parts [m, k + 1, hidden] of the routed experts and the shared one."""
         g, op = self.geometry, self.operations
         chosen, share = self._route(x, w, ids, many=many)
-        moe = op.moe_prefill if many else op.moe
+        shared_in, shared_out = w.shared_w13, w.shared_w2
+        moe, routes = op.moe, {}
+        if many:
+            moe = op.moe_prefill
+            routes["routes"] = moe.plan(chosen, g.n_routed_experts)
         hidden = moe.gate_up(
-            x, chosen, share, *_operands(w.w13), w.shared_w13.codes, w.shared_w13.scale,
-            limit=g.swiglu_limit,
+            x, chosen, share, *_operands(w.w13), shared_in.codes, shared_in.scale,
+            limit=g.swiglu_limit, **routes,
         )  # fmt: skip
-        return moe.down(hidden, chosen, *_operands(w.w2), w.shared_w2.codes, w.shared_w2.scale)
+        return moe.down(
+            hidden, chosen, *_operands(w.w2), shared_out.codes, shared_out.scale, **routes
+        )
 
     def _route(self, x: Tensor, w: Moe, ids: Tensor, *, many: bool) -> tuple[Tensor, Tensor]:
         """Experts [m, k] of each row and their weights."""

@@ -14,8 +14,6 @@ import torch
 if TYPE_CHECKING:
     from engine.device.tiles import Tiles
 
-_TWINS = {"moe_prefill": "moe"}  # the oracle of both is one
-
 
 @dataclass(frozen=True, slots=True)
 class Operations:
@@ -58,8 +56,7 @@ class Operations:
     @classmethod
     def oracles(cls) -> Operations:
         """Those of `kernels.oracle`: for any device, slow, and no part of any measurement."""
-        names = {f.name: _TWINS.get(f.name, f.name) for f in fields(cls)}
-        return cls(**{n: import_module(f"kernels.oracle.{m}") for n, m in names.items()})
+        return cls(**{f.name: import_module(f"kernels.oracle.{f.name}") for f in fields(cls)})
 
 
 def _sharing(module: ModuleType, workspace: object) -> SimpleNamespace:

@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from engine.sampling import TokenLogprob
-from engine.server.reply import Call, PlainParts, ReplyParts, Scored, Spoken
+from engine.server.errors import too_slow
+from engine.server.limits import Limits
+from engine.server.pace import Pace
+from engine.server.replay import Kept
+from engine.server.reply import Call, Heard, PlainParts, ReplyParts, Scored, Spoken
 from engine.server.usage import Usage
 from engine.server.worker import Event, Step
 from engine.stops import Delta
 from engine.tokenizer import THINK_END, Tokenizer
-
-PING_S = 10.0
 
 
 class Take:
@@ -26,26 +28,61 @@ class Take:
         *,
         thinking: bool,
         one_call: bool,
+        keep: Callable[[Kept], None] | None = None,
     ) -> None:
         self.completion = self.reasoning = self.cached = 0
+        self._pace = Pace()
         self._index = index
         self._tokenizer = tokenizer
         self._parts = parts
+        self._thinking = thinking
         self._think_end = tokenizer.control_id(THINK_END) if thinking else None
         self._one_call = one_call
+        self._keep = keep
+        self._ids: list[int] = []
+        self._heard = Heard()
 
     def hear(self, step: Step) -> Spoken:
         """What `step` adds."""
         delta = step.delta
         self.cached += step.commit.cached
+        self._pace.hear(step.commit)
         scores = self._count(delta, step.commit.logprobs)
         parts = self._parts.feed(delta.text)
+        self._ids += delta.tokens
         if delta.finish is None:
-            return Spoken(self._index, tuple(parts), scores)
+            spoken = Spoken(self._index, tuple(parts), scores, tokens=delta.tokens, pace=self._pace)
+            if self._keep is not None:
+                self._heard.hear(spoken)
+            return spoken
         rest, found = self._parts.finish()
         calls = tuple(Call.of(call) for call in (found[:1] if self._one_call else found))
         finish = "tool_calls" if calls and delta.finish == "stop" else delta.finish
-        return Spoken(self._index, (*parts, *rest), scores, calls, finish, delta.stop)
+        told = (delta.stop, delta.tokens, self._pace)
+        spoken = Spoken(self._index, (*parts, *rest), scores, calls, finish, *told)
+        if self._keep is not None and len(calls) == len(found):
+            self._heard.hear(spoken)
+            self._remember(self._keep)
+        return spoken
+
+    def _remember(self, keep: Callable[[Kept], None]) -> None:
+        """Keep the reply as it was generated, if it came to its own end."""
+        ids, heard = self._ids, self._heard
+        mark = self._tokenizer.control_id(THINK_END) if self._thinking else None
+        if ids[-1] != self._tokenizer.eos_id or (mark is not None and mark not in ids):
+            return
+        cut = 0 if mark is None else ids.index(mark) + 1
+        if not heard.calls and self._tokenizer.decode(ids[cut:]) != heard.content:
+            return  # markup was taken out of it
+        keep(
+            Kept(
+                reasoning_ids=tuple(ids[: max(0, cut - 1)]),
+                ids=tuple(ids[cut:-1]),
+                reasoning=heard.reasoning,
+                content=heard.content,
+                calls=tuple(heard.calls),
+            )
+        )
 
     def _count(self, delta: Delta, logprobs: Sequence[TokenLogprob]) -> tuple[Scored, ...]:
         """Count the tokens of `delta`; log-probabilities past a stop string are dropped."""
@@ -73,10 +110,11 @@ class Answer:
     `prompt_tokens` is the sum over its prompts, each counted once.
     """
 
-    def __init__(self, takes: Sequence[Take], n: int, prompt_tokens: int) -> None:
+    def __init__(self, takes: Sequence[Take], n: int, prompt_tokens: int, limits: Limits) -> None:
         self._takes = takes
         self._n = n
         self._prompt_tokens = prompt_tokens
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._cancel: Callable[[], None] = lambda: None
@@ -100,12 +138,15 @@ class Answer:
     async def spoken(self) -> AsyncIterator[Spoken | None]:
         """What is said as it comes, None after a silence; ends with the last choice.
 
-        Raises whatever the engine failed with.
+        Raises whatever the engine failed with, and RequestError when it takes too long.
         """
         left = len(self._takes)
+        end_s = self._loop.time() + self._limits.answer_s
         while left:
+            if self._loop.time() >= end_s:
+                raise too_slow("The answer", self._limits.answer_s, 504)
             try:
-                event = await asyncio.wait_for(self._events.get(), PING_S)
+                event = await asyncio.wait_for(self._events.get(), self._limits.ping_s)
             except TimeoutError:
                 yield None
                 continue

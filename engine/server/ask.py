@@ -6,11 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.effort import Level
 from engine.sampling import Sampling
 
 # Efforts that mean no thinking at all; every other one turns it on.
 EFFORTS_OFF = frozenset({"none"})
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+# The levels that checkpoints have, by every name that clients use.
+LEVELS: dict[str, Level] = {
+    "minimal": "low",
+    "low": "low",
+    "medium": "high",
+    "high": "high",
+    "xhigh": "high",
+    "max": "max",
+    "ultra": "max",
+}
+EFFORTS = ("none", *LEVELS)
+DEFAULT_LEVEL: Level = "high"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +32,7 @@ class Dialogue:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
     thinking: bool = False
+    effort: Level = DEFAULT_LEVEL
     response_format: Mapping[str, Any] | None = None
     demanded: tuple[str, ...] = ()  # tools of which the reply must call one
 

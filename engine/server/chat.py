@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from engine.effort import Level
 from engine.server import fields
-from engine.server.ask import EFFORTS, EFFORTS_OFF, Ask, Dialogue
+from engine.server.ask import DEFAULT_LEVEL, EFFORTS, EFFORTS_OFF, LEVELS, Ask, Dialogue
 from engine.server.conversation import conversation, offer
 from engine.server.errors import Failure, RequestError
 from engine.server.exchange import new_id, now_s
 from engine.server.http import frame
+from engine.server.pace import Pace
 from engine.server.reply import Call, Heard, Part, Scored, Spoken
 from engine.server.usage import Usage
 
@@ -34,6 +36,8 @@ class Chat:
         fields.refuse_unsupported(body, NEUTRAL)
         self._include_usage = fields.flag(fields.obj(body, "stream_options"), "include_usage")
         self._wants_scores = fields.flag(body, "logprobs")
+        self._wants_timings = fields.flag(body, "timings_per_token")
+        self._wants_tokens = fields.flag(body, "return_token_ids")
         self.ask = Ask(
             model=fields.text(body, "model"),
             prompts=(dialogue(body),),
@@ -65,10 +69,11 @@ class Chat:
         first = len(heard.calls)
         heard.hear(spoken)
         scores = spoken.scores
-        for part in spoken.parts or ((Part("content", ""),) if scores else ()):
+        more: Spoken | None = spoken if self._wants_timings or self._wants_tokens else None
+        for part in spoken.parts or ((Part("content", ""),) if scores or more else ()):
             name = "reasoning_content" if part.kind == "reasoning" else "content"
-            yield self._chunk(index, {name: part.text}, scores)
-            scores = ()
+            yield self._chunk(index, {name: part.text}, scores, more=more)
+            scores, more = (), None
         for place, call in enumerate(spoken.calls, first):
             named = {**_call(call), "function": {"name": call.name, "arguments": ""}}
             yield self._chunk(index, {"tool_calls": [{"index": place, **named}]})
@@ -95,10 +100,13 @@ class Chat:
                 "message": _message(heard),
                 "logprobs": self._scores(heard.scores),
                 "finish_reason": heard.finish,
+                **self._tokens(heard.tokens),
             }
             for index, heard in enumerate(self._heard)
         ]
-        return {**self._object("chat.completion", choices), "usage": usage.openai}
+        pace = sum((heard.pace for heard in self._heard), start=Pace())
+        told = {**self._object("chat.completion", choices), "usage": usage.openai}
+        return told | self._timings(pace)
 
     def _chunk(
         self,
@@ -106,6 +114,7 @@ class Chat:
         delta: dict[str, Any],
         scores: Sequence[Scored] = (),
         finish: str | None = None,
+        more: Spoken | None = None,
     ) -> str:
         choice = {
             "index": index,
@@ -113,7 +122,17 @@ class Chat:
             "logprobs": self._scores(scores) if scores else None,
             "finish_reason": finish,
         }
-        return frame(self._object("chat.completion.chunk", [choice]))
+        chunk = self._object("chat.completion.chunk", [choice])
+        if more is not None:
+            choice |= self._tokens(more.tokens)
+            chunk |= self._timings(more.pace)
+        return frame(chunk)
+
+    def _tokens(self, tokens: Sequence[int]) -> dict[str, Any]:
+        return {"token_ids": list(tokens)} if self._wants_tokens else {}
+
+    def _timings(self, pace: Pace) -> dict[str, Any]:
+        return {"timings": pace.timings} if self._wants_timings else {}
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._base, "object": kind, "choices": choices}
@@ -134,6 +153,7 @@ def dialogue(body: Mapping[str, Any]) -> Dialogue:
         tools=offered.tools,
         demanded=offered.demanded,
         thinking=_thinking(body),
+        effort=level(_effort(body)),
         response_format=response_format(fields.obj(body, "response_format")),
     )
 
@@ -155,12 +175,22 @@ def response_format(wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None if kind in (None, "text") else wanted
 
 
-def effort(body: Mapping[str, Any], name: str) -> bool | None:
-    """Whether an effort asks for reasoning; None when nothing is said."""
+def effort(body: Mapping[str, Any], name: str) -> str | None:
+    """How hard to think, in the client's word; None when nothing is said."""
     value = fields.text(body, name)
     if value is not None and value not in EFFORTS:
         raise RequestError(f"`{name}` must be one of {', '.join(EFFORTS)}.", param=name)
-    return None if value is None else value not in EFFORTS_OFF
+    return value
+
+
+def level(effort: str | None) -> Level:
+    """The checkpoint's level for a client's word."""
+    return LEVELS.get(effort or "", DEFAULT_LEVEL)
+
+
+def reasons(effort: str | None) -> bool:
+    """Whether a client's word asks for reasoning."""
+    return effort is not None and effort not in EFFORTS_OFF
 
 
 def thinking_switch(body: Mapping[str, Any]) -> bool | None:
@@ -180,7 +210,12 @@ def _thinking(body: Mapping[str, Any]) -> bool:
     for name in ("thinking", "enable_thinking"):
         if template.get(name) is not None:
             return fields.flag(template, name)
-    return bool(effort(body, "reasoning_effort"))
+    return reasons(_effort(body))
+
+
+def _effort(body: Mapping[str, Any]) -> str | None:
+    said = effort(body, "reasoning_effort")
+    return said or effort(fields.obj(body, "chat_template_kwargs"), "reasoning_effort")
 
 
 def _message(heard: Heard) -> dict[str, Any]:

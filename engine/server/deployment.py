@@ -12,6 +12,7 @@ from engine.errors import ConfigError
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "tiny-v4"
 MEMORY_BYTES = 256 << 20
+CAPACITY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Deployment:
     config: EngineConfig
     decision: int | str | None = None
     memory_bytes: int = MEMORY_BYTES  # for beginnings of prompts; 0 keeps none
+    about: Path | None = None  # what the loop tells of its choice, for the page that shows it
+    capacity: int = CAPACITY  # replies generated together
 
     @classmethod
     def load(
@@ -34,6 +37,8 @@ class Deployment:
         head: Path | None = None,
         name: str | None = None,
         memory_bytes: int = MEMORY_BYTES,
+        about: Path | None = None,
+        capacity: int = CAPACITY,
     ) -> Deployment:
         """Read a best.json; the other arguments replace what it says.
 
@@ -53,7 +58,15 @@ class Deployment:
             config=EngineConfig.parse(raw["config"]),
             decision=_decision(raw),
             memory_bytes=memory_bytes,
+            about=about,
+            capacity=capacity,
         )
+
+    def check_swap(self, wanted: Deployment) -> None:
+        """ConfigError when `wanted` cannot take this one's place in the same process."""
+        for kind in ("checkpoint", "head", "name"):
+            if (mine := getattr(self, kind)) != (theirs := getattr(wanted, kind)):
+                raise ConfigError(f"Another {kind} needs a restart: {theirs} instead of {mine}.")
 
 
 def _read(path: Path) -> dict[str, Any]:

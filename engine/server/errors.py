@@ -9,6 +9,7 @@ from engine.errors import ConfigError, ContextOverflow, EngineError, PromptError
 
 INVALID = "invalid_request_error"
 RETRY_AFTER_S = 1
+_FAULT = "The engine failed while it answered; the server's log has the details."
 
 
 class RequestError(EngineError):
@@ -22,8 +23,10 @@ class RequestError(EngineError):
         status: int = 400,
         kind: str = INVALID,
         code: str | None = None,
+        retry_after_s: int = RETRY_AFTER_S,
     ) -> None:
         super().__init__(message)
+        self.retry_after_s = retry_after_s
         self.param = param
         self.status = status
         self.kind = kind
@@ -35,7 +38,9 @@ _ANTHROPIC_KINDS = {
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",
+    408: "timeout_error",
     500: "api_error",
+    504: "timeout_error",
     503: "overloaded_error",
 }
 
@@ -50,6 +55,7 @@ class Failure:
     code: str | None = None
     param: str | None = None
     messages_sentence: str | None = None  # what Anthropic's clients look for instead
+    retry_after_s: int = RETRY_AFTER_S
 
     @property
     def openai(self) -> dict[str, Any]:
@@ -73,7 +79,7 @@ class Failure:
     @property
     def headers(self) -> dict[str, str]:
         """When to come back, for the two statuses that pass by themselves."""
-        return {"Retry-After": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
+        return {"Retry-After": str(self.retry_after_s)} if self.status in (429, 503) else {}
 
 
 def failure(error: BaseException) -> Failure:
@@ -81,7 +87,10 @@ def failure(error: BaseException) -> Failure:
     message = str(error)
     match error:
         case RequestError():
-            return Failure(error.status, message, error.kind, error.code, error.param)
+            wait_s = error.retry_after_s
+            return Failure(
+                error.status, message, error.kind, error.code, error.param, retry_after_s=wait_s
+            )
         case ContextOverflow():
             code, param = "context_length_exceeded", "messages"
             return Failure(400, message, INVALID, code, param, _too_long(error))
@@ -91,8 +100,7 @@ def failure(error: BaseException) -> Failure:
             return Failure(400, message)
         case EngineError():
             return Failure(500, message, "server_error", "engine_fault")
-    sentence = "The engine failed while it answered; the server's log has the details."
-    return Failure(500, sentence, "server_error", "engine_fault")
+    return Failure(500, _FAULT, "server_error", "engine_fault")
 
 
 def _too_long(error: ContextOverflow) -> str:
@@ -136,13 +144,40 @@ def body_too_large(limit_bytes: int) -> RequestError:
     )
 
 
-def busy(waiting: int) -> RequestError:
+def busy(waiting: int, retry_after_s: int) -> RequestError:
     """For a full queue."""
     return RequestError(
         f"The server is busy: {waiting} requests are waiting already.",
         status=429,
         kind="rate_limit_error",
         code="queue_full",
+        retry_after_s=retry_after_s,
+    )
+
+
+def engine_fault() -> RequestError:
+    """For an answer that ended because the engine failed under all of them."""
+    return RequestError(_FAULT, status=500, kind="server_error", code="engine_fault")
+
+
+def no_key() -> RequestError:
+    """For a request without the server's key."""
+    return RequestError(
+        "This server asks for a key, in `Authorization: Bearer` or `x-api-key`; it was not given,"
+        " or it is another one.",
+        status=401,
+        kind="authentication_error",
+        code="invalid_api_key",
+    )
+
+
+def too_slow(what: str, limit_s: float, status: int) -> RequestError:
+    """For whatever took longer than it may."""
+    return RequestError(
+        f"{what} took longer than {limit_s:g} seconds.",
+        status=status,
+        kind="timeout_error",
+        code="timeout",
     )
 
 

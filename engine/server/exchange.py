@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from engine.server.answer import Answer
 from engine.server.ask import Ask
-from engine.server.errors import Failure, failure
+from engine.server.errors import Failure, RequestError, failure
 from engine.server.fields import parse_json
 from engine.server.http import EventStream, identity, listening, read_body
 from engine.server.reply import Spoken
@@ -21,6 +21,7 @@ from engine.server.service import Service
 from engine.server.usage import Usage
 
 log = logging.getLogger("engine.server")
+PROOF_HEADER = "x-flywheel-proof"
 
 
 class Exchange(Protocol):
@@ -66,12 +67,13 @@ def now_s() -> int:
 async def exchanged(service: Service, request: Request, make: Open) -> Response:
     """Read, ask and answer one request."""
     service.check_ready()
-    exchange = make(parse_json(await read_body(request)), service.deployment.name)
+    service.check_open(request.headers.get(PROOF_HEADER))
+    exchange = make(parse_json(await read_body(request, service.limits)), service.deployment.name)
     service.check_model(exchange.ask.model)
     answer = await service.submit(exchange.ask)
     if exchange.ask.stream:
         frames = _frames(service, exchange, answer)
-        return EventStream(frames, answer.cancel, identity(request))
+        return EventStream(frames, answer.cancel, identity(request), service.limits.write_s)
     async with listening(request.receive, answer.cancel):
         async for spoken in answer.spoken():
             if spoken is not None:
@@ -99,5 +101,5 @@ async def _frames(service: Service, exchange: Exchange, answer: Answer) -> Async
 def report(service: Service, error: BaseException) -> None:
     """Count an error; faults of our own belong in the log, with everything that helps."""
     service.metrics.errors.inc()
-    if failure(error).status == 500:
+    if failure(error).status == 500 and not isinstance(error, RequestError):
         log.error("The engine failed while it answered.", exc_info=error)

@@ -13,9 +13,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from engine.server.errors import body_too_large
+from engine.server.errors import body_too_large, too_slow
+from engine.server.limits import Limits
 
-BODY_LIMIT_BYTES = 16 << 20
 # A client that still sends cannot read why it was refused, so a while longer is listened to.
 _DRAIN_LIMIT_BYTES = 64 << 20
 _ID_LIMIT = 128
@@ -36,8 +36,16 @@ def identity(request: Request) -> dict[str, str]:
     return {"X-Request-Id": state["id"], "Request-Id": state["id"]}
 
 
-async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
-    """The whole body; RequestError (413) when it is over the limit."""
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The whole body; RequestError when it is over the limit (413) or too slow (408)."""
+    try:
+        async with asyncio.timeout(limits.body_s):
+            return await _read_body(request, limits.body_bytes)
+    except TimeoutError:
+        raise too_slow("The request body", limits.body_s, 408) from None
+
+
+async def _read_body(request: Request, limit_bytes: int) -> bytes:
     kept, size = bytearray(), 0
     async for piece in request.stream():
         size += len(piece)
@@ -68,17 +76,25 @@ async def listening(receive: Receive, gone: Callable[[], None]) -> AsyncIterator
 
 
 class EventStream(Response):
-    """Server-sent events; whatever way it ends, `gone` is called."""
+    """Server-sent events; whatever way it ends, `gone` is called.
+
+    A client that does not read for `write_s` has left without saying so.
+    """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, frames: AsyncIterator[str], gone: Callable[[], None], headers: Mapping[str, str]
+        self,
+        frames: AsyncIterator[str],
+        gone: Callable[[], None],
+        headers: Mapping[str, str],
+        write_s: float,
     ) -> None:
         self.status_code = 200
         self.background = None
         self._frames = frames
         self._gone = gone
+        self._write_s = write_s
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,12 +104,15 @@ class EventStream(Response):
             await send(start)
             async for frame in self._frames:
                 body = {"type": "http.response.body", "body": frame.encode(), "more_body": True}
-                await send(body)
+                try:
+                    async with asyncio.timeout(self._write_s):
+                        await send(body)
+                except TimeoutError:
+                    raise ConnectionAbortedError("The client does not read.") from None
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 __all__ = [
-    "BODY_LIMIT_BYTES",
     "ClientDisconnect",
     "EventStream",
     "frame",

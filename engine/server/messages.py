@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.server import fields
 from engine.server.ask import Ask, Dialogue
-from engine.server.chat import effort, thinking_switch
+from engine.server.chat import effort, level, reasons, thinking_switch
 from engine.server.conversation import Offer, conversation, offer
 from engine.server.errors import Failure, RequestError
 from engine.server.exchange import new_id
@@ -154,6 +154,7 @@ def dialogue(body: Mapping[str, Any]) -> Dialogue:
         tools=offered.tools,
         demanded=offered.demanded,
         thinking=_thinking(body),
+        effort=level(_effort(body)),
     )
 
 
@@ -163,7 +164,11 @@ def _event(kind: str, **values: Any) -> str:
 
 def _thinking(body: Mapping[str, Any]) -> bool:
     switch = thinking_switch(body)
-    return bool(effort(fields.obj(body, "output_config"), "effort") if switch is None else switch)
+    return reasons(_effort(body)) if switch is None else switch
+
+
+def _effort(body: Mapping[str, Any]) -> str | None:
+    return effort(fields.obj(body, "output_config"), "effort")
 
 
 def _system(raw: Any) -> str:

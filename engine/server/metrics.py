@@ -31,6 +31,12 @@ class Metrics:
         self._accepted = self._counter("accepted_draft_tokens", "Drafts that it confirmed.")
         self._rounds = self._counter("round_tokens", "Tokens that rounds committed.")
         self._gauge("requests_running", "Requests being generated.", lambda: worker.running)
+        self._gauge("sequences", "Replies that advance together.", lambda: worker.sequences)
+        self._gauge(
+            "engine_faults",
+            "Faults of the engine, each healed by a new load.",
+            lambda: worker.faults,
+        )
         self._gauge("queue_depth", "Requests that wait.", lambda: worker.waiting)
         self._ratio("decode_tokens_per_second", "Speed of rounds.", self._rounds, self._decode)
         self._ratio("tokens_per_verify", "Tokens a round.", self._rounds, self._verifies)

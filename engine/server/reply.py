@@ -12,6 +12,7 @@ from typing import Literal
 
 from engine.errors import ReplyError
 from engine.reply import ToolCall, parse_reply
+from engine.server.pace import Pace
 from engine.stops import StopScanner
 from engine.tokenizer import DSML, THINK_END
 
@@ -61,6 +62,8 @@ class Spoken:
     calls: tuple[Call, ...] = ()
     finish: str | None = None  # "stop" | "length" | "tool_calls" on a choice's last
     stop: str | None = None  # the stop string that ended it
+    tokens: tuple[int, ...] = ()
+    pace: Pace = field(default_factory=Pace)  # of the choice so far; it goes on changing
 
 
 @dataclass(slots=True)
@@ -73,6 +76,8 @@ class Heard:
     calls: list[Call] = field(default_factory=list)
     finish: str | None = None
     stop: str | None = None
+    tokens: list[int] = field(default_factory=list)
+    pace: Pace = field(default_factory=Pace)
 
     def hear(self, spoken: Spoken) -> None:
         """Add what was spoken."""
@@ -83,6 +88,8 @@ class Heard:
                 self.content += part.text
         self.scores += spoken.scores
         self.calls += spoken.calls
+        self.tokens += spoken.tokens
+        self.pace = spoken.pace
         self.finish, self.stop = spoken.finish, spoken.stop
 
 

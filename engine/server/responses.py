@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.server import fields
 from engine.server.ask import Ask, Dialogue
-from engine.server.chat import PING, effort, response_format
+from engine.server.chat import PING, effort, level, reasons, response_format
 from engine.server.conversation import conversation, offer
 from engine.server.errors import Failure, RequestError
 from engine.server.exchange import new_id, now_s
@@ -204,11 +204,13 @@ def _dialogue(body: Mapping[str, Any]) -> Dialogue:
     if instructions:
         messages.insert(0, {"role": "system", "content": instructions})
     offered = offer(_functions(body.get("tools")), body.get("tool_choice"))
+    said = effort(fields.obj(body, "reasoning"), "effort")
     return Dialogue(
         messages=conversation(messages),
         tools=offered.tools,
         demanded=offered.demanded,
-        thinking=bool(effort(fields.obj(body, "reasoning"), "effort")),
+        thinking=reasons(said),
+        effort=level(said),
         response_format=_format(fields.obj(fields.obj(body, "text"), "format")),
     )
 

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from flywheel.cli import (
+    chat as cli_chat,
     daemon as cli_daemon,
     imports as cli_import,
     ledger as cli_ledger,
@@ -152,19 +153,76 @@ def serve_(
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port.")] = 8000,
     checkpoint: CheckpointOption = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Serve this file's configuration instead.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="Serve the best as it stood after decision D7.")
+    ] = None,
+    run_window: Annotated[
+        str | None,
+        typer.Option(
+            "--run-window",
+            help="In these hours (local time, 22:00-07:00) flywheel run has the device instead.",
+        ),
+    ] = None,
+    drain_s: Annotated[
+        float,
+        typer.Option(
+            "--drain-s", min=0, max=3600, help="At the end, seconds for answers in progress."
+        ),
+    ] = 30.0,
+    key_file: Annotated[
+        Path | None,
+        typer.Option("--key-file", help="Clients must send this file's text as their API key."),
+    ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", help="A web origin whose pages may read answers."),
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option("--clients", min=1, help="Replies generated together.")
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option("--queue", min=0, help="Requests that may wait.")
+    ] = None,
+    memory_mb: Annotated[
+        int | None, typer.Option("--memory-mb", min=0, help="MiB for beginnings of prompts.")
+    ] = None,
+    run_arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- RUN OPTIONS]", help="Options for flywheel run in the window."),
+    ] = None,
     json_: JsonOption = False,
 ) -> int:
     """Host the best configuration so far for real clients, until Ctrl-C.
 
-    Example: flywheel serve --host 0.0.0.0 --port 8000
+    It answers nobody before it has given again, token by token, what the ledger has on record. HUP
+    makes it look for a newer best.
+
+    Example: flywheel serve --port 8000 --run-window 22:00-07:00 -- --budget-runs 40
     """
-    from flywheel.cli import commands
-    from flywheel.serve import Address
+    from flywheel.cli import serving
+    from flywheel.loop.detach import words
+    from flywheel.serve.address import Address
 
-    return commands.serve_best(ledger_path(ledger), Address(host, port), checkpoint, json_=json_)
+    options = {"origin": origin, "clients": clients, "queue": queue, "memory_mb": memory_mb}
+    return serving.serve(
+        ledger_path(ledger),
+        Address(host, port),
+        checkpoint=checkpoint,
+        config=config,
+        at=at,
+        run_window=run_window,
+        drain_s=drain_s,
+        run_arguments=run_arguments or [],
+        key_file=None if key_file is None else key_file.expanduser().resolve(),
+        options=words(options),
+        json_=json_,
+    )
 
 
-
+app.command("chat")(cli_chat.chat)
 app.command("status")(cli_daemon.status)
 app.command("attach")(cli_daemon.attach)
 app.command("stop")(cli_daemon.stop_)

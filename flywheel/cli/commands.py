@@ -8,19 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.text import Text
 
-from flywheel import best, declared, doctor, priority, serve, suite, synthetic
-from flywheel.box.clock import SystemClock, Window, count, span_text, utc_text
-from flywheel.box.lease import Lease
+from flywheel import best, declared, doctor, priority, suite, synthetic
+from flywheel.box.clock import SystemClock, Window, count, span_text
 from flywheel.cli import levers as cli_levers
 from flywheel.cli.terminal import (
     FAILED,
@@ -32,12 +29,11 @@ from flywheel.cli.terminal import (
     sentence,
 )
 from flywheel.display.panel import Display, forgiven
-from flywheel.errors import FlywheelError, LedgerError, UsageError
+from flywheel.errors import FlywheelError, UsageError
 from flywheel.ledger import views
-from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import daemon, handover
-from flywheel.loop.order import Order, Session, best_json, write_best
+from flywheel.loop import daemon
+from flywheel.loop.order import Order, Session, best_json
 from flywheel.report import gather, tables
 from flywheel.report.document import Document
 from flywheel.run import launch
@@ -47,7 +43,6 @@ QUICK_TOKENS, FULL_TOKENS = 208, 256
 QUICK_BUDGET_S = 14 * 60.0
 QUICK_TIMEOUT_S, FULL_TIMEOUT_S = 600.0, 3600.0
 ENGINE_VARIABLE = "FLYWHEEL_ENGINE"
-SERVER_VARIABLE = "FLYWHEEL_SERVER"
 PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
 PROFILE_COMMAND = (sys.executable, "-m", "engine.profile")
 
@@ -125,57 +120,7 @@ def run(
     return FAILED if session.failed or nothing_good else 0
 
 
-def serve_best(
-    path: Path, address: serve.Address, checkpoint: Path | None, *, json_: bool
-) -> int:
-    """`flywheel serve`."""
-    found = _best(path)
-    served = checkpoint_path(checkpoint or _measured_checkpoint(path))
-    if synthetic.name_of(served) is not None:
-        raise UsageError(f"{served} has random weights: there is nothing to serve.")
-    config = write_best(found, path.parent, served)
-    command = command_from(SERVER_VARIABLE, serve.SERVER_COMMAND)
-    log = path.parent / "serve.log"
-    with (
-        _stopping() as stopped,
-        serve.Server.start(config, address, log=log, command=command) as server,
-    ):
-        _record_takeover(path, server.lease)
-        answer = server.wait_ready(stopped=lambda: bool(stopped))
-        if json_:
-            emit({"url": address.url, "pid": server.child.pid, "config": str(config),
-                  "health": answer})  # fmt: skip
-        else:
-            promoted = len(found.promotions)
-            console().print(f"serving at {address.url}  ({count(promoted, 'promotion')}, {config})")
-        status = server.wait(lambda: bool(stopped))
-    if status not in (None, 0):
-        raise FlywheelError(f"the server left with status {status}; see {path.parent}/serve.log.")
-    return 0
-
-
-def _record_takeover(path: Path, lease: Lease) -> None:
-    """Tell the ledger whose abandoned lease was taken; if it refuses, serving goes on."""
-
-    if lease.takeover is None:
-        return
-
-    def say(sentence: str) -> None:
-        error_console().print(Text(sentence))
-
-    try:
-        opened = Ledger.open(path, create=False)
-        try:
-            handover.record(opened, lease, now_utc=utc_text(), say=say)
-        finally:
-            opened.close()
-    except LedgerError as error:
-        say(f"the takeover of the device is not on record: {error}")
-
-
-def diagnose(
-    path: Path, checkpoint: Path | None, suite_file: Path | None, *, json_: bool
-) -> int:
+def diagnose(path: Path, checkpoint: Path | None, suite_file: Path | None, *, json_: bool) -> int:
     """`flywheel doctor`."""
     found = doctor.diagnose(path, checkpoint_path(checkpoint), suite_path(suite_file))
     if json_:
@@ -203,7 +148,7 @@ def show_best(path: Path, *, json_: bool) -> int:
     return 0
 
 
-def _measured_checkpoint(path: Path) -> Path | None:
+def measured_checkpoint(path: Path) -> Path | None:
     """The checkpoint of the newest run: the best is the best of that model and of no other."""
     opened = open_ledger(path)
     try:
@@ -323,19 +268,3 @@ def _print_session(session: Session, wall_s: float) -> None:
             f"{session.cpu_s / wall_s * 100:.1f} % of one core"
         )
     console().print(Text(f"{spent}. Stopped: {sentence(session.reason)}"))
-
-
-@contextlib.contextmanager
-def _stopping() -> Iterator[list[int]]:
-    """A list that a Ctrl-C or TERM fills while the block is open."""
-    seen: list[int] = []
-
-    def on_signal(signum: int, _frame: FrameType | None) -> None:
-        seen.append(signum)
-
-    before = {one: signal.signal(one, on_signal) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield seen
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)

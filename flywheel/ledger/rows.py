@@ -333,6 +333,17 @@ class View:
         tests = (d for d in self.standing() if d.variant_id in mine and d.test is not None)
         return fold_budget(campaign.settings, (d.promoted for d in tests))
 
+    def as_of(self, number: int) -> View:
+        """The history as it stood right after a decision; variants keep what came later."""
+        decided = tuple(
+            replace(d, superseded_by=None) if (d.superseded_by or 0) > number else d
+            for d in self.decisions
+            if d.number <= number
+        )
+        last = max((self.variant(d.variant_id).campaign_id for d in decided), default=0)
+        campaigns = tuple(c for c in self.campaigns if c.id <= last) or self.campaigns[:1]
+        return replace(self, decisions=decided, campaigns=campaigns)
+
     def with_endings(self, endings: Mapping[int, str]) -> View:
         """The same history, had these decisions ended otherwise."""
 

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(sentence, file=sys.stderr)
         return 2
     ceiling = clock.copy_gb_s()
-    lines = measure(given.rows, given.repeats, given.only, ceiling)
+    lines = measure(given.rows, given.repeats, given.only.split(","), ceiling)
     if given.json:
         products = {count: products_us(lines, count) for count in given.rows}
         plain = [line.plain() for line in lines]
@@ -53,15 +53,15 @@ def refusal() -> str | None:
     return None
 
 
-def measure(rows: Sequence[int], repeats: int, only: str, ceiling: float) -> list[Line]:
-    """Lines of all work whose name contains `only`; `ceiling` in GB/s."""
+def measure(rows: Sequence[int], repeats: int, only: Sequence[str], ceiling: float) -> list[Line]:
+    """Lines of all work whose name contains one of `only`; `ceiling` in GB/s."""
     from kernels.bench import work
 
     lines = []
     for count in rows:
         for item in work.every(count):
-            if only in item.name:
-                times = clock.times_us(item.calls, repeats)
+            if any(word in item.name for word in only):
+                times = clock.times_us(item.make(), repeats)
                 lines.append(Line.of(item.name, item.rows, item.weight_bytes, times, ceiling))
     return lines
 
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--rows", type=rows_of, default=[1, 6], help="rows of a step, e.g. 1,2,6")
     parser.add_argument("--repeats", type=int, default=15, help="replays of each graph")
-    parser.add_argument("--only", default="", help="work whose name contains this")
+    parser.add_argument("--only", default="", help="words, with commas: work that contains one")
     return parser
 
 

@@ -9,10 +9,11 @@ import torch
 
 # Enough different data that nothing is found in a cache: several times the largest L2 in use.
 ROTATION_BYTES = 320 << 20
+MOST = 64  # different operands of one graph
 _COPY_BYTES = 2 << 30
 
 
-def rotations(operand_bytes: float, least: int = 4, most: int = 64) -> int:
+def rotations(operand_bytes: float, least: int = 4, most: int = MOST) -> int:
     """How many different operands one graph goes through."""
     return int(min(max(-(-ROTATION_BYTES // max(operand_bytes, 1)), least), most))
 

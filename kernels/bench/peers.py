@@ -73,7 +73,7 @@ def _own(rows: Sequence[int], repeats: int, ceiling: float) -> tuple[list[Entry]
 
     entries = [
         Entry(line.name, line.rows, OURS, line.median_us)  # experts with the shared one beside
-        for line in measure(rows, repeats, "", ceiling)
+        for line in measure(rows, repeats, ("",), ceiling)
         if line.name in OPERATIONS
     ]
     found = [entry for count in rows for entry in library.entries(count, repeats)]

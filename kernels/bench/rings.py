@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernels import context, heads, intake
 from kernels.bench import shape
+from kernels.bench.tunable import Calls, Make, Tunable
 from kernels.pool import Pool
 
 _SPARSE, _DENSE = 4, 128  # positions of a window
@@ -21,11 +21,11 @@ _STEP = 8  # rows that a ring takes at once
 _CONTEXT = 8192
 _STAGES = 3
 
-Calls = list[Callable[[], object]]
+_TIMES = 32  # calls of a graph
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class Layer:
     """Operands of one kind of layer for a step of some rows at `position`."""
 
     y8: Tensor
@@ -51,47 +51,63 @@ class _Layer:
         )  # fmt: skip
 
 
-def every(rows: int) -> Iterator[tuple[str, Calls]]:
-    """Names and calls, of the kinds of layers and of the draft head."""
-    for name, layer in _layers(rows):
-        yield f"intake {name}", [layer.intake] * 32
-        yield f"heads {name}", [layer.heads] * 32
-    yield "draft context", [_context(rows)] * 32
-
-
-def tunable(rows: int) -> Iterator[tuple[str, Callable[[Any], Calls], list[Any]]]:
-    """Name, calls for a tile, and the tiles to try."""
+def every(rows: int) -> Iterator[Tunable]:
+    """Of the kinds of layers."""
     intakes = [
-        intake.Tile(*sizes) for sizes in itertools.product((256, 512, 1024, 2048), (2, 4, 8))
+        intake.Tile(*tile)
+        for tile in itertools.product((256, 512, 1024, 2048), (2, 4, 8), (False, True))
     ]
     prepares = [
-        heads.Tile(*sizes)
-        for sizes in itertools.product((1, 2, 4, 8), (4, 8, 16, 32), (8, 16, 32), (2, 4, 8))
+        heads.Tile(*tile)
+        for tile in itertools.product(
+            (1, 2, 4, 8), (4, 8, 16, 32), (8, 16, 32), (2, 4, 8), (False, True)
+        )
     ]
-    for name, layer in _layers(rows):
+    for name, make in LAYERS.items():
 
-        def take(tile: intake.Tile, layer: _Layer = layer) -> Calls:
-            return [partial(layer.intake, tile)] * 32
+        def take(most: int, make: Callable[[int], Layer] = make) -> Make:
+            layer = make(rows)
+            return lambda tile: [partial(layer.intake, tile)] * min(most, _TIMES)
 
-        def prepare(tile: heads.Tile, layer: _Layer = layer) -> Calls:
-            return [partial(layer.heads, tile)] * 32
+        def prepare(most: int, make: Callable[[int], Layer] = make) -> Make:
+            layer = make(rows)
+            return lambda tile: [partial(layer.heads, tile)] * min(most, _TIMES)
 
-        yield f"intake {name}", take, intakes
-        yield f"heads {name}", prepare, prepares
-
-
-def _layers(rows: int) -> Iterator[tuple[str, _Layer]]:
-    sparse = (_pool(_SPARSE, shape.HEAD, 2), _pool(_SPARSE, _INDEX, 2))
-    dense = (_pool(_DENSE, shape.HEAD, 1),)
-    yield "window", _layer(rows, 1000, (), 0)
-    yield "sparse", _layer(rows, 1000, sparse, _INDEX)
-    yield "dense", _layer(rows, 1024, dense, 0)
-    yield "dense, a window ends", _layer(rows, 1023, dense, 0)
+        yield Tunable(f"intake {name}", 0.0, [intake.TILE], intakes, take)
+        yield Tunable(f"heads {name}", 0.0, [heads.TILE], prepares, prepare)
 
 
-def _layer(rows: int, position: int, pools: tuple[Pool, ...], index_dim: int) -> _Layer:
+def context_calls(rows: int) -> Calls:
+    """The draft head's rows of `rows` new positions."""
+    call = partial(
+        context.extend, _bf16(rows, _STAGES * shape.HEAD), _bf16(_STAGES, shape.HEAD), *_table(),
+        torch.tensor([1000], device="cuda"), torch.tensor([rows], device="cuda"),
+        _bf16(_STAGES, shape.WINDOW, shape.HEAD), eps=1e-6, rounds=True,
+    )  # fmt: skip
+    return [call] * _TIMES
+
+
+def _sparse(rows: int) -> Layer:
+    pools = (_pool(_SPARSE, shape.HEAD, 2), _pool(_SPARSE, _INDEX, 2))
+    return _layer(rows, 1000, pools, _INDEX)
+
+
+def _dense(rows: int, position: int) -> Layer:
+    return _layer(rows, position, (_pool(_DENSE, shape.HEAD, 1),), 0)
+
+
+# The kinds of layers, for a number of rows.
+LAYERS: dict[str, Callable[[int], Layer]] = {
+    "window": lambda rows: _layer(rows, 1000, (), 0),
+    "sparse": _sparse,
+    "dense": lambda rows: _dense(rows, 1024),
+    "dense, a window ends": lambda rows: _dense(rows, 1023),
+}
+
+
+def _layer(rows: int, position: int, pools: tuple[Pool, ...], index_dim: int) -> Layer:
     columns = sum(2 * pool.width for pool in pools) + (shape.HEADS if index_dim else 0)
-    return _Layer(
+    return Layer(
         y8=_bf16(rows, shape.LATENT + shape.HEAD),
         y16=torch.randn(rows, columns, device="cuda"),
         y=_bf16(rows, shape.HEADS * (shape.HEAD + index_dim)),
@@ -113,14 +129,6 @@ def _pool(ratio: int, d: int, halves: int) -> Pool:
         inputs=torch.randn(ratio * halves + _STEP, 2 * width, device="cuda"),
         rows=_bf16(_CONTEXT // ratio, d),
     )
-
-
-def _context(rows: int) -> Callable[[], object]:
-    return partial(
-        context.extend, _bf16(rows, _STAGES * shape.HEAD), _bf16(_STAGES, shape.HEAD), *_table(),
-        torch.tensor([1000], device="cuda"), torch.tensor([rows], device="cuda"),
-        _bf16(_STAGES, shape.WINDOW, shape.HEAD), eps=1e-6, rounds=True,
-    )  # fmt: skip
 
 
 def _table() -> tuple[Tensor, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +12,8 @@ from torch import Tensor
 from kernels import attention, indexer
 from kernels.bench import shape
 from kernels.bench.clock import rotations
-
-Calls = list[Callable[[], object]]
+from kernels.bench.tunable import Make, Tunable
+from kernels.workspace import Workspace
 
 WINDOW, INDEX_HEAD, COUNT = 128, 128, 512
 BLOCK = 5  # slots of a draft
@@ -22,37 +21,37 @@ _KINDS = {"window": (0, 0), "csa": (4, COUNT), "hca": (128, 0)}  # ratio, rows t
 _CONTEXTS = (8 << 10, 128 << 10)
 
 
-def every(rows: int) -> Iterator[tuple[str, float, Calls]]:
-    """Name, bytes that one call must read, and calls, of a step of `rows` rows."""
-    for name, needed, make in _all(rows):
-        yield name, needed, make(None)
-
-
-def tunable(rows: int) -> Iterator[tuple[str, Callable[[Any], Calls], list[Any]]]:
-    """Name, calls for a tile, and the tiles to try."""
-    sums = [
-        attention.Tile(heads, keys, splits, warps)
-        for heads, keys, splits, warps in itertools.product(
-            (16, 32, 64), (16, 32, 64, 128), (8, 16, 32, 64), (4, 8)
-        )
-    ]
-    searches = [
-        indexer.Tile(keys, together, warps, size, search)
-        for keys, together, warps, size, search in itertools.product(
-            (64, 128, 256), (1, 2, 8), (4, 8), (2048, 4096, 8192, 16384, 32768), (8, 16, 32)
-        )
-    ]
-    for name, _, make in _all(rows):
-        yield name, make, searches if name.startswith("index") else sums
-
-
-def _all(rows: int) -> Iterator[tuple[str, float, Callable[[Any], Calls]]]:
+def every(rows: int) -> Iterator[Tunable]:
+    """Attention and the index of a step of `rows` rows, and the draft's."""
     for kind, context in itertools.product(_KINDS, _CONTEXTS):
         if kind != "window" or context == _CONTEXTS[0]:
             yield _attend(kind, rows, context)
     yield _draft()
     for context in _CONTEXTS:
         yield _choose(rows, context)
+
+
+def _sums() -> list[attention.Tile]:
+    return [
+        attention.Tile(heads, keys, splits, warps, channels, early)
+        for early, splits, (heads, keys, warps), channels in itertools.product(
+            (True, False),
+            (40, 20),
+            ((16, 32, 4), (16, 32, 8), (16, 16, 4), (32, 32, 8), (16, 64, 8)),
+            (128, 512, 64),
+        )
+    ]
+
+
+def _searches() -> list[indexer.Step]:
+    return [
+        indexer.Step(keys, programs, size, warps, early)
+        for early, (size, warps), (keys, programs) in itertools.product(
+            (True, False),
+            ((8192, 16), (8192, 8), (4096, 8), (4096, 16), (2048, 8), (2048, 4)),
+            ((32, 264), (64, 132), (64, 264), (16, 264), (128, 132)),
+        )
+    ]
 
 
 def _bf16(*size: int) -> Tensor:
@@ -73,55 +72,70 @@ def _listed(rows: int, visible: int) -> Tensor:
     return chosen.sort(-1).values.to(torch.int32).contiguous()
 
 
-def _attend(kind: str, rows: int, context: int) -> tuple[str, float, Callable[[Any], Calls]]:
+def _attend(kind: str, rows: int, context: int) -> Tunable:
     """A step at the end of `context`; the window and compressed rows, each read once a row."""
     ratio, count = _KINDS[kind]
     capacity = context // ratio if ratio else 0
     seen = WINDOW + rows * min(capacity, count or capacity)
     needed = seen * shape.HEAD * 2.0
-    cos, sin = _table(context)
-    sink, at = torch.randn(shape.HEADS, device="cuda"), _position(context - rows)
 
-    def one() -> Callable[..., object]:
-        return partial(
-            attention.attend, _bf16(rows, shape.HEADS, shape.HEAD), _bf16(WINDOW + 8, shape.HEAD),
-            _bf16(capacity, shape.HEAD) if ratio else None,
-            _listed(rows, capacity - rows) if count else None,
-            sink, cos, sin, at, window=WINDOW, ratio=ratio, scale=shape.HEAD**-0.5,
-        )  # fmt: skip
+    def prepare(most: int) -> Make:
+        cos, sin = _table(context)
+        sink, at = torch.randn(shape.HEADS, device="cuda"), _position(context - rows)
 
-    calls = [one() for _ in range(rotations(max(needed, capacity * shape.HEAD * 2), least=8))]
+        def one() -> Callable[..., object]:
+            return partial(
+                attention.attend, _bf16(rows, shape.HEADS, shape.HEAD),
+                _bf16(WINDOW + 8, shape.HEAD), _bf16(capacity, shape.HEAD) if ratio else None,
+                _listed(rows, capacity - rows) if count else None,
+                sink, cos, sin, at, window=WINDOW, ratio=ratio, scale=shape.HEAD**-0.5,
+            )  # fmt: skip
+
+        held = max(needed, capacity * shape.HEAD * 2)
+        return _with_tile([one() for _ in range(rotations(held, least=8, most=most))])
+
     name = f"attention {kind} {context >> 10}k"
-    return name, needed, lambda tile: [partial(call, tile=tile) for call in calls]
+    return Tunable(name, needed, [attention.STEP], _sums(), prepare)
 
 
-def _draft() -> tuple[str, float, Callable[[Any], Calls]]:
+def _draft() -> Tunable:
     needed = (WINDOW + BLOCK) * shape.HEAD * 2.0
-    cos, sin = _table(1024)
-    sink, at = torch.randn(shape.HEADS, device="cuda"), _position(1000)
 
-    def one() -> Callable[..., object]:
-        return partial(
-            attention.attend_block, _bf16(BLOCK, shape.HEADS, shape.HEAD),
-            _bf16(WINDOW, shape.HEAD), _bf16(BLOCK, shape.HEAD), sink, cos, sin, at,
-            scale=shape.HEAD**-0.5,
-        )  # fmt: skip
+    def prepare(most: int) -> Make:
+        cos, sin = _table(1024)
+        sink, at = torch.randn(shape.HEADS, device="cuda"), _position(1000)
 
-    calls = [one() for _ in range(rotations(needed))]
-    return "attention draft", needed, lambda tile: [partial(call, tile=tile) for call in calls]
+        def one() -> Callable[..., object]:
+            return partial(
+                attention.attend_block, _bf16(BLOCK, shape.HEADS, shape.HEAD),
+                _bf16(WINDOW, shape.HEAD), _bf16(BLOCK, shape.HEAD), sink, cos, sin, at,
+                scale=shape.HEAD**-0.5,
+            )  # fmt: skip
+
+        return _with_tile([one() for _ in range(rotations(needed, most=most))])
+
+    return Tunable("attention draft", needed, [attention.STEP], _sums(), prepare)
 
 
-def _choose(rows: int, context: int) -> tuple[str, float, Callable[[Any], Calls]]:
+def _choose(rows: int, context: int) -> Tunable:
     capacity = context // 4
     needed = capacity * INDEX_HEAD * 2.0
-    at = _position(context - rows)
 
-    def one() -> Callable[..., object]:
-        return partial(
-            indexer.choose, _bf16(rows, shape.HEADS, INDEX_HEAD), _bf16(capacity, INDEX_HEAD),
-            torch.randn(rows, shape.HEADS, device="cuda"), at, ratio=4, count=COUNT,
-        )  # fmt: skip
+    def prepare(most: int) -> Make:
+        at, workspace = _position(context - rows), Workspace.on("cuda")
 
-    calls = [one() for _ in range(rotations(needed))]
-    name = f"index {context >> 10}k"
-    return name, needed, lambda tile: [partial(call, tile=tile) for call in calls]
+        def one() -> Callable[..., object]:
+            return partial(
+                indexer.choose, _bf16(rows, shape.HEADS, INDEX_HEAD), _bf16(capacity, INDEX_HEAD),
+                torch.randn(rows, shape.HEADS, device="cuda"), at, ratio=4, count=COUNT,
+                workspace=workspace,
+            )  # fmt: skip
+
+        return _with_tile([one() for _ in range(rotations(needed, most=most))])
+
+    tile = indexer.default_step(capacity, COUNT, torch.bfloat16)
+    return Tunable(f"index {context >> 10}k", needed, [tile], _searches(), prepare)
+
+
+def _with_tile(calls: list[Callable[..., object]]) -> Make:
+    return lambda tile: [partial(call, tile=tile) for call in calls]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,12 +23,13 @@ from kernels import (
     rounding,
     router,
 )
-from kernels.bench import ending, rings, shape, state
-from kernels.bench.clock import rotations
+from kernels.bench import chain, ending, rings, shape, state, tiles as candidates
+from kernels.bench.clock import MOST, rotations
+from kernels.bench.tunable import Calls, Make, Tunable
+from kernels.launch import DECODE_ROWS
 from kernels.workspace import Workspace
 
 _ROUTINGS = 32
-_MANY_ROWS = 4096  # of a prefill's chunk
 _BANKS = 2  # one bank of 160 experts is 2.1 GB: far more than any cache
 
 
@@ -39,36 +40,45 @@ class Work:
     name: str
     rows: int
     weight_bytes: float
-    calls: list[Callable[[], object]]
+    make: Callable[[], Calls]
 
 
 def every(rows: int) -> Iterator[Work]:
-    """All that is timed for a step of `rows` rows, one at a time: each frees its memory."""
-    for linear in shape.LINEARS:
-        yield _linear(linear, rows)
-    yield from _experts(rows)
-    yield from _hyper(rows)
+    """All that is timed for a step of `rows` rows; operands are made one work at a time."""
+    for item in tunable(rows):
+        yield Work(item.name, rows, item.needed, item.calls)
+    needed = shape.expected_experts(rows) * shape.EXPERT_BYTES + shape.SHARED_BYTES
+    yield Work("experts chain", rows, needed, partial(_chains, rows))
+    yield Work("hyper advance", rows, shape.hyper_bytes(rows, 0), _advances(rows, 0).calls)
     yield from _rows(rows)
-    for name, needed, calls in (*state.every(rows), *ending.every(rows)):
-        yield Work(name, rows, needed, calls)
-    for name, calls in rings.every(rows):
-        yield Work(name, rows, 0.0, calls)
-
-
-# Name, calls for a tile, and the tiles to try.
-Tunable = tuple[str, Callable[[Any], list[Callable[[], object]]], list[Any]]
+    yield Work("accept", rows, 0.0, partial(ending.accept_calls, rows))
+    yield Work("draft context", rows, 0.0, partial(rings.context_calls, rows))
+    for name, needed, make in chain.every(rows):
+        yield Work(name, rows, needed, make)
 
 
 def tunable(rows: int) -> Iterator[Tunable]:
-    """Everything with a choice of tiles, for a step of `rows` rows; sorted experts for many."""
+    """Everything with a choice of tiles, for a step of `rows` rows; for more, sorted experts."""
+    if rows > DECODE_ROWS:
+        yield from _sorted_experts(rows)
+        return
+    yield from _linears(rows)
+    yield from _step_experts(rows)
+    yield _advances(rows, shape.CHOSEN + 1)
+    yield from state.every(rows)
+    yield from ending.every(rows)
+    yield from rings.every(rows)
+
+
+def _linears(rows: int) -> Iterator[Tunable]:
     for linear in shape.LINEARS:
         tiles = [
-            fp8_linear.Tile(8, columns, splits, warps, stages, parts, early)
+            fp8_linear.Tile(DECODE_ROWS, columns, splits, warps, stages, parts, early)
             for columns, splits, warps, stages, parts, early in itertools.product(
                 (16, 32, 64),
                 (1, 2, 4, 8),
                 (1, 2, 4, 8),
-                (3, 4, 6, 9),
+                (2, 3, 4, 6),
                 (1, 2, 4, 8),
                 (False, True),
             )
@@ -76,66 +86,75 @@ def tunable(rows: int) -> Iterator[Tunable]:
             and splits * parts <= linear.k // 128
             and parts in (1, warps)
         ]
-        workspace = Workspace.on("cuda")
-        operands = [_linear_operands(linear, rows) for _ in range(rotations(linear.weight_bytes))]
 
-        def multiply(
-            tile: fp8_linear.Tile,
-            operands: Any = operands,
-            groups: int = linear.groups,
-            workspace: Workspace = workspace,
-        ) -> list[Callable[[], object]]:
-            given: dict[str, Any] = {"groups": groups, "tile": tile, "workspace": workspace}
-            return [partial(fp8_linear.multiply, *tensors, **given) for tensors in operands]
+        def prepare(most: int, linear: shape.Linear = linear) -> Make:
+            workspace = Workspace.on("cuda")
+            operands = [
+                _linear_operands(linear, rows)
+                for _ in range(rotations(linear.weight_bytes, most=most))
+            ]
+            given: dict[str, Any] = {"groups": linear.groups, "workspace": workspace}
+            return lambda tile: [
+                partial(fp8_linear.multiply, *tensors, **given, tile=tile) for tensors in operands
+            ]
 
-        yield linear.name, multiply, tiles
-    yield from _tunable_experts(rows)
-    writes = [_hyper_operands(rows, shape.CHOSEN + 1) for _ in range(64)]
-
-    def advance(tile: hyper.Tile) -> list[Callable[[], object]]:
-        return [partial(_advance, given, tile) for given in writes]
-
-    launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16))
-    yield "hyper advance", advance, [hyper.Tile(*launch) for launch in launches]
-    yield from state.tunable(rows)
-    yield from ending.tunable(rows)
-    yield from rings.tunable(rows)
+        likely = _with_early(fp8_linear.decode_tile(linear.n, linear.k))
+        yield Tunable(linear.name, linear.weight_bytes, likely, tiles, prepare)
 
 
-def _tunable_experts(rows: int) -> Iterator[Tunable]:
+def _step_experts(rows: int) -> Iterator[Tunable]:
+    def gate_up(most: int) -> Make:
+        draws = list(_draws(rows, most))
+        return lambda tile: [partial(draw.gate_up, tile) for draw in draws]
+
+    def down(most: int) -> Make:
+        draws = list(_draws(rows, most))
+        return lambda tile: [partial(draw.down, tile) for draw in draws]
+
+    visited = shape.expected_experts(rows)
+    needed = visited * shape.GATE_UP_BYTES + shape.SHARED_GATE_UP_BYTES
+    yield Tunable("experts gate_up", needed, candidates.GATE_UP, candidates.GATE_UP, gate_up)
+    needed = visited * shape.DOWN_BYTES + shape.SHARED_DOWN_BYTES
+    yield Tunable("experts down", needed, candidates.DOWN, candidates.DOWN, down)
+
+
+def _with_early(tile: Any) -> list[Any]:
+    return [tile, replace(tile, early=True)]
+
+
+def _chains(rows: int) -> Calls:
+    return [draw.chain for draw in _draws(rows)]
+
+
+def _sorted_experts(rows: int) -> Iterator[Tunable]:
     tiles = [
-        moe.Tile(columns, step, shared, warps, stages)
-        for columns, step, shared, warps, stages in itertools.product(
-            (16, 32, 64), (128, 256, 512), (1, 2, 4), (1, 2, 4), (3, 4, 6)
-        )
-        if columns // shared >= 16 and step * stages <= 1536
-    ]
-    draws = list(_draws(rows))
-    yield (
-        "experts gate_up",
-        lambda tile: [partial(draw.gate_up, tile) for draw in draws],
-        [tile for tile in tiles if tile.warps * 16 <= 2 * tile.columns],
-    )
-    yield (
-        "experts down",
-        lambda tile: [partial(draw.down, tile) for draw in draws],
-        [tile for tile in tiles if tile.warps * 16 <= tile.columns],
-    )
-    many = list(itertools.islice(_draws(_MANY_ROWS), 2))
-    sorted_tiles = [
         moe_prefill.Tile(*tile)
         for tile in itertools.product((64, 128), (32, 64, 128), (64, 128), (4, 8), (2, 3))
     ]
-    yield (
-        "sorted gate_up",
-        lambda tile: [partial(draw.sorted_gate_up, tile) for draw in many],
-        sorted_tiles,
-    )
-    yield (
-        "sorted down",
-        lambda tile: [partial(draw.sorted_down, tile) for draw in many],
-        sorted_tiles,
-    )
+
+    def gate_up(most: int) -> Make:
+        draws = list(_draws(rows, min(most, _BANKS)))
+        return lambda tile: [partial(draw.sorted_gate_up, tile) for draw in draws]
+
+    def down(most: int) -> Make:
+        draws = list(_draws(rows, min(most, _BANKS)))
+        return lambda tile: [partial(draw.sorted_down, tile) for draw in draws]
+
+    yield Tunable("sorted gate_up", 0.0, [moe_prefill.GATE_UP], tiles, gate_up)
+    yield Tunable("sorted down", 0.0, [moe_prefill.DOWN], tiles, down)
+
+
+def _advances(rows: int, parts: int) -> Tunable:
+    """After an attention's output, or after the `parts` of the experts'."""
+    needed = shape.hyper_bytes(rows, parts)
+
+    def prepare(most: int) -> Make:
+        writes = [_hyper_operands(rows, parts) for _ in range(rotations(needed, most=most))]
+        return lambda tile: [partial(_advance, given, tile) for given in writes]
+
+    launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (2, 4, 8, 16), (False, True))
+    tiles = [hyper.Tile(*launch) for launch in launches]
+    return Tunable("hyper advance, parts", needed, candidates.ADVANCE, tiles, prepare)
 
 
 def _bf16(*size: int) -> Tensor:
@@ -164,17 +183,6 @@ def _e8m0(*size: int) -> Tensor:
 def _linear_operands(linear: shape.Linear, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     n, k, groups = linear.n, linear.k, linear.groups
     return _bf16(rows, groups * k), *_fp8(n, k)
-
-
-def _linear(linear: shape.Linear, rows: int) -> Work:
-    workspace = Workspace.on("cuda")
-
-    def one() -> Callable[[], object]:
-        operands, groups = _linear_operands(linear, rows), linear.groups
-        return partial(fp8_linear.multiply, *operands, groups=groups, workspace=workspace)
-
-    calls = [one() for _ in range(rotations(linear.weight_bytes))]
-    return Work(linear.name, rows, linear.weight_bytes, calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,40 +251,15 @@ def _fp8(outputs: int, channels: int) -> tuple[Tensor, Tensor]:
     return _e4m3(outputs, channels), _e8m0(-(-outputs // 128), -(-channels // 128))
 
 
-def _draws(rows: int) -> Iterator[_Draw]:
+def _draws(rows: int, most: int = MOST) -> Iterator[_Draw]:
     e, d, i, t = shape.EXPERTS, shape.HIDDEN, shape.INNER, shape.CHOSEN
-    banks = [_Experts.random() for _ in range(_BANKS)]
-    for routing in range(_ROUTINGS):
+    banks = [_Experts.random() for _ in range(min(most, _BANKS))]
+    for routing in range(min(most, _ROUTINGS)):
         chosen = torch.rand(rows, e, device="cuda").argsort(-1)[:, :t].contiguous()
         weights = torch.rand(rows, t, device="cuda")
-        yield _Draw(_bf16(rows, d), _bf16(rows, t + 1, i), chosen, weights, banks[routing % _BANKS])
-
-
-def _experts(rows: int) -> Iterator[Work]:
-    draws = list(_draws(rows))
-    visited = sum(draw.chosen.unique().numel() for draw in draws) / len(draws)
-    for name, calls, size in (
-        (
-            "experts gate_up",
-            [draw.gate_up for draw in draws],
-            (shape.GATE_UP_BYTES, shape.SHARED_GATE_UP_BYTES),
-        ),
-        (
-            "experts down",
-            [draw.down for draw in draws],
-            (shape.DOWN_BYTES, shape.SHARED_DOWN_BYTES),
-        ),
-        ("experts chain", [draw.chain for draw in draws], (shape.EXPERT_BYTES, shape.SHARED_BYTES)),
-    ):
-        yield Work(name, rows, visited * size[0] + size[1], list(calls))
-
-
-def _hyper(rows: int) -> Iterator[Work]:
-    """After an attention's output, and after the parts of the experts'."""
-    for name, parts in (("hyper advance", 0), ("hyper advance, parts", shape.CHOSEN + 1)):
-        needed = shape.hyper_bytes(rows, parts)
-        operands = [_hyper_operands(rows, parts) for _ in range(rotations(needed))]
-        yield Work(name, rows, needed, [partial(_advance, given) for given in operands])
+        yield _Draw(
+            _bf16(rows, d), _bf16(rows, t + 1, i), chosen, weights, banks[routing % len(banks)]
+        )
 
 
 def _hyper_operands(rows: int, parts: int) -> tuple[Tensor, ...]:
@@ -317,4 +300,8 @@ def _rows(rows: int) -> Iterator[Work]:
         "router": lambda: router.choose(logits, bias, shape.CHOSEN, scale=1.5),
     }
     for name, call in small.items():
-        yield Work(name, rows, 0.0, [call] * 32)
+        yield Work(name, rows, 0.0, partial(_repeated, call))
+
+
+def _repeated(call: Callable[[], object]) -> Calls:
+    return [call] * 32

@@ -13,6 +13,7 @@ from servers import HERE, Running, started
 
 ASSETS = HERE.parents[1] / "engine" / "assets" / "tiny-v4"
 sys.path.insert(0, str(HERE.parent / "cpu"))
+sys.path.append(str(HERE.parent / "unit"))  # for its browser
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ class Running:
         started = time.monotonic()
         while (spent_s := time.monotonic() - started) < within_s:
             health = self.get("/health")[1]
-            if health["running"] == health["waiting"] == 0:
+            if health.get("running") == health.get("waiting") == 0:
                 return spent_s
             time.sleep(0.02)
         raise AssertionError(f"The server was still at work after {within_s} s.")
@@ -66,7 +66,7 @@ class Running:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             health = self.get("/health")[1]
-            if (health["running"], health["waiting"]) == (running, waiting):
+            if (health.get("running"), health.get("waiting")) == (running, waiting):
                 return
             time.sleep(0.02)
         raise AssertionError(f"Never saw {running} running and {waiting} waiting.")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,8 @@ import torch
 from kernels.bench import clock, shape
 from kernels.bench.__main__ import main, products_us
 from kernels.bench.line import Line, table
+from kernels.bench.sweep import Task
+from kernels.bench.tunable import Tunable, distance
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,3 +91,46 @@ def test_rows_that_no_step_has_are_refused(rows: str, capsys: pytest.CaptureFixt
         main(["--rows", rows])
     assert left.value.code == 2
     assert "invalid rows value" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Tile:
+    columns: int
+    warps: int
+    early: bool = False
+
+
+def test_tiles_are_tried_by_their_distance_from_the_likely_ones() -> None:
+    assert distance(Tile(16, 4), Tile(64, 2)) == pytest.approx(3)
+    assert distance(Tile(16, 4), Tile(16, 4, early=True)) == pytest.approx(1)
+    tiles = [Tile(columns, warps) for columns in (16, 32, 64, 128) for warps in (1, 2, 4)]
+    likely = [Tile(128, 4), Tile(16, 1)]
+    item = Tunable("any", 0.0, likely, tiles, lambda most: lambda tile: [])
+    order = item.nearest(100)
+    assert order[:2] == likely
+    assert order[2:6] == [Tile(16, 2), Tile(32, 1), Tile(64, 4), Tile(128, 2)]
+    assert sorted(order, key=str) == sorted(tiles, key=str)
+    assert item.nearest(3) == order[:3]
+
+
+def test_a_tile_is_not_begun_once_the_time_of_its_product_is_over() -> None:
+    now = time.monotonic()
+    assert Task(1, "any", Tile(16, 1), now - 1).late
+    assert not Task(1, "any", Tile(16, 1), now + 60).late
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="TRITON MISSING")
+def test_all_that_is_timed_and_swept_can_be_called() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/kernels/rehearsal.py"], cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert len(set(found["names"])) == len(found["names"])
+    assert all(f"sweep {name}" in found["6"] for name in found["names"])
+    assert all(launches > 0 for launches in (*found["6"].values(), *found["9"].values()))
+    assert found["6"]["layer dense chain"] == found["6"]["layer dense chain, early"] == 6
+    assert found["9"].keys() == {"sweep sorted gate_up", "sweep sorted down"}

@@ -31,6 +31,7 @@ PREFILL = Tile(rows=16, columns=64, splits=1, warps=4, stages=2)
 LONG = [
     operations.fp8_linear(192, 300, dtype=FP32, tile=PREFILL),
     operations.fp8_linear(256, 128, groups=4, tile=PREFILL),
+    operations.fp8_linear(192, 128, groups=4, dtype=FP32),
 ]
 
 

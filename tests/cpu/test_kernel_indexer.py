@@ -14,9 +14,11 @@ import operations  # noqa: E402
 
 from kernels import indexer  # noqa: E402
 from kernels.oracle import indexer as plain  # noqa: E402
+from kernels.workspace import Workspace  # noqa: E402
 
 FP32 = torch.float32
 SLICED = indexer.Tile(keys=32, rows=3, warps=4, slice=32, search_warps=4)
+SHARED = indexer.Step(keys=16, programs=8, slice=32, warps=4)
 STEPS = [
     operations.choose_rows(4, 16, 100, 0),
     operations.choose_rows(4, 16, 100, 60),
@@ -26,6 +28,9 @@ STEPS = [
     operations.choose_rows(4, 16, 130, 500, tile=SLICED),
     operations.choose_rows(4, 16, 200, 124, count=9, tile=SLICED),
     operations.choose_rows(4, 16, 200, 200, count=24, dtype=FP32, tile=SLICED),
+    operations.choose_rows(4, 16, 130, 500, tile=SHARED),
+    operations.choose_rows(4, 16, 200, 124, count=9, tile=SHARED),
+    operations.choose_rows(4, 16, 200, 200, count=24, dtype=FP32, tile=SHARED),
 ]
 
 
@@ -35,7 +40,7 @@ def test_rows_equal_those_of_the_oracle(op: gates.Operation, rows: int) -> None:
     gates.check_values(op, rows, "cpu")
 
 
-@pytest.mark.parametrize("op", [STEPS[1], STEPS[6]], ids=str)
+@pytest.mark.parametrize("op", [STEPS[1], STEPS[6], STEPS[9]], ids=str)
 def test_rows_do_not_know_of_each_other_and_bits_repeat(op: gates.Operation) -> None:
     gates.check_rows(op, "cpu")
     gates.check_twice(op, 3, "cpu")
@@ -50,8 +55,21 @@ def test_an_output_under_an_operand_is_refused() -> None:
 @pytest.mark.parametrize("start", [62, 63, 127, 128, 255, 399])
 def test_a_search_of_any_number_of_scores_finds_the_best(start: int) -> None:
     """Around the numbers where a row first chooses, fills a slice, or spills into the next."""
-    for tile in (None, SLICED):
+    for tile in (None, SLICED, SHARED):
         gates.check_values(operations.choose_rows(2, 16, 100, start, tile=tile), 4, "cpu")
+
+
+@pytest.mark.parametrize("start", [3, 100, 130, 399])
+def test_a_step_leaves_the_workspace_to_the_next(start: int) -> None:
+    """Where nothing, one slice or several are searched."""
+    workspace = Workspace.on("cpu", parts=0, arrivals=40)
+    op = operations.choose_rows(2, 16, 100, start, tile=SHARED)
+    inputs = op.inputs(4, "cpu")
+    (want,) = op.run(inputs)
+    for _ in range(2):
+        (got,) = op.run(inputs, workspace=workspace)
+        assert torch.equal(got, want)
+        assert not workspace.arrivals.any()
 
 
 def test_many_rows_are_scored_in_blocks() -> None:

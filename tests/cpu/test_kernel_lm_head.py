@@ -15,13 +15,16 @@ from kernels.lm_head import Tile  # noqa: E402
 from kernels.workspace import Workspace  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
-SMALL = Tile(columns=16, step=32, warps=2, stages=2)
+SMALL = Tile(columns=16, tiles=2, step=32, warps=2, stages=2)
+APART = Tile(columns=16, tiles=3, step=16, warps=2, stages=2, parts=2)
 CASES = [
     operations.lm_head(128, 64, tile=SMALL),
     operations.lm_head(101, 70, tile=SMALL),
-    operations.lm_head(70, 40, dtype=FP32, tile=Tile(columns=32, step=16)),
+    operations.lm_head(70, 40, dtype=FP32, tile=Tile(columns=32, tiles=1, step=16)),
     operations.lm_head(64, 32, dtype=FP32, head=BF16, tile=SMALL),
     operations.lm_head(2, 33, tile=SMALL),
+    operations.lm_head(101, 70, dtype=FP32, tile=APART),
+    operations.lm_head(96, 64, tile=APART),
 ]
 # Rows of the identity: the scores of a row are one column of the head.
 ROW = torch.eye(1, 16)
@@ -41,11 +44,11 @@ def test_rows_do_not_know_of_each_other_and_bits_repeat(op: gates.Operation) -> 
     gates.check_empty(op, "cpu")
 
 
-def found(values: list[float], columns: int = 16) -> lm_head.Head:
+def found(values: list[float], tiles: int = 1) -> lm_head.Head:
     """What a head says whose scores are `values`."""
     head = torch.zeros(len(values), 16)
     head[:, 0] = torch.tensor(values)
-    return lm_head.scores(ROW, head, tile=Tile(columns=columns, step=16))
+    return lm_head.scores(ROW, head, tile=Tile(columns=16, tiles=tiles, step=16))
 
 
 @pytest.mark.parametrize(
@@ -63,10 +66,11 @@ def found(values: list[float], columns: int = 16) -> lm_head.Head:
 def test_of_equal_scores_the_lowest_token_is_the_best(
     values: list[float], token: int, margin: float
 ) -> None:
-    best = found(values).best
-    assert best.token.tolist() == [token]
-    assert best.margin.item() == pytest.approx(margin)
-    assert best.finite.tolist() == [True]
+    for tiles in (1, 2, 8):
+        best = found(values, tiles).best
+        assert best.token.tolist() == [token]
+        assert best.margin.item() == pytest.approx(margin)
+        assert best.finite.tolist() == [True]
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")  # of the interpreter's product
@@ -79,14 +83,14 @@ def test_one_score_that_is_no_finite_number_is_told(bad: float, place: int) -> N
     x = torch.zeros(2, 16)
     x[:, 0] = 1
     x[1, 1] = 1
-    got = lm_head.scores(x, head, tile=Tile(columns=16, step=16))
+    got = lm_head.scores(x, head, tile=Tile(columns=16, tiles=2, step=16))
     # Zero times what is no number is none either, so both rows of the head's line are told.
     assert got.best.finite.tolist() == [False, False]
     assert ((got.best.token >= 0) & (got.best.token < 40)).all()
 
 
 def test_many_tiles_meet_in_groups() -> None:
-    op = operations.lm_head(16 * 130 + 5, 16, tile=Tile(columns=16, step=16, warps=1))
+    op = operations.lm_head(16 * 130 + 5, 16, tile=Tile(columns=16, tiles=1, step=16, warps=1))
     gates.check_values(op, 2, "cpu")
 
 

@@ -16,11 +16,11 @@ from kernels.oracle import markov as plain  # noqa: E402
 from kernels.workspace import Workspace  # noqa: E402
 
 FP32 = torch.float32
-SMALL = Tile(tokens=16, warps=2)
+SMALL = Tile(tokens=16, turns=2, warps=2)
 CASES = [
     operations.markov(96, 16, 64, tile=SMALL),
     operations.markov(101, 12, 40, dtype=FP32, tile=SMALL),
-    operations.markov(30, 8, 33, tile=Tile(tokens=32, warps=1, early=True)),
+    operations.markov(30, 8, 33, tile=Tile(tokens=16, turns=1, warps=1, early=True)),
 ]
 
 
@@ -42,7 +42,7 @@ def test_a_block_of_steps_reads_each_token_where_the_step_before_left_it() -> No
     tokens = torch.full((6,), -1)
     tokens[0] = inputs["previous"][0]
     scores, margins, sure = torch.empty(5, 101), torch.empty(5), torch.empty(5)
-    workspace = Workspace.on("cpu", parts=2 * 3 * 8, arrivals=2)
+    workspace = Workspace.on("cpu", parts=2 * 3 * 5 * 8, arrivals=2)
     weights = {name: inputs[name] for name in ("w1", "w2", "confidence")}
     token = tokens[:1].clone()
     for slot in range(5):

@@ -16,6 +16,7 @@ from kernels.moe import Tile  # noqa: E402
 BF16, FP32 = torch.bfloat16, torch.float32
 SMALL = Tile(columns=32, step=256, shared=2, warps=2, stages=2)
 NARROW = Tile(columns=16, step=128, shared=1, warps=1, stages=2)
+APART = Tile(columns=16, step=128, shared=1, warps=2, stages=2, parts=2)
 STEPS = [
     operations.gate_up(5, 64, 32, 3, dtype=FP32, tile=SMALL),
     operations.gate_up(4, 96, 48, 2, tile=SMALL),
@@ -24,6 +25,9 @@ STEPS = [
     operations.down(5, 32, 64, 3, tile=SMALL),
     operations.down(4, 24, 96, 2, dtype=FP32, tile=SMALL),
     operations.down(4, 40, 288, 3, dtype=FP32, repeat=True, tile=NARROW),
+    operations.gate_up(3, 256, 32, 2, dtype=FP32, tile=APART),
+    operations.gate_up(4, 288, 16, 3, tile=APART),
+    operations.down(4, 40, 288, 3, dtype=FP32, tile=APART),
 ]
 SORTED = moe_prefill.Tile(rows=16, columns=16, step=64, warps=2, stages=2)
 PREFILLS = [

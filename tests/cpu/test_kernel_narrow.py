@@ -14,7 +14,7 @@ import ptx  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from kernels import narrow  # noqa: E402
+from kernels import mxfp4, narrow  # noqa: E402
 from kernels.oracle.rounding import E2M1_VALUES  # noqa: E402
 
 E2M1 = E2M1_VALUES + tuple(-v for v in E2M1_VALUES)
@@ -38,52 +38,65 @@ def test_the_assembly_reads_every_e4m3_code(first: int) -> None:
     assert same(ptx.lanes(low) + ptx.lanes(high), want)
 
 
-def e2m1_word(codes: list[int]) -> int:
-    """A bank's word of eight codes, which has each bit at its place."""
-    places = zip(codes, narrow.E2M1_BITS, strict=True)
-    return sum((code >> i & 1) << to for code, bits in places for i, to in enumerate(bits))
+def e2m1_words(codes: list[int]) -> tuple[int, int]:
+    """A bank's pair of words of sixteen codes, pair after pair."""
+    packed = [codes[i + 1] << 4 | codes[i] for i in range(0, 16, 2)]
+    # Row 0 or 8 of a tile, the first lane's channels 4 t + 2 a and + 1 of the first two groups.
+    bytes_ = torch.zeros(1, 16, 128, dtype=torch.uint8)
+    for pair, byte in enumerate(packed):
+        bytes_[0, pair % 2 * 8, pair // 2 % 2 * 8 + pair // 4] = byte
+    bank = mxfp4.pack(bytes_, torch.full((1, 16, 8), 127, dtype=torch.uint8))
+    first, second = bank.codes[0, 0, 0, 0, 0, :2].tolist()
+    return first % 2**32, second % 2**32
 
 
 def e2m1_values(codes: list[int], bytes_: tuple[int, int]) -> list[float]:
-    """The numbers of a word's codes: even ones times the first scale, odd ones times the other."""
+    """The numbers of two words' codes: even pairs times one scale, odd ones times the other."""
     shift = 127 + narrow.E2M1_SHIFT
-    return [E2M1[code] * math.ldexp(1.0, bytes_[i % 2] - shift) for i, code in enumerate(codes)]
+    sizes = [math.ldexp(1.0, byte - shift) for byte in bytes_]
+    return [E2M1[code] * sizes[i // 2 % 2] for i, code in enumerate(codes)]
 
 
-def test_a_word_has_every_bit_once() -> None:
-    assert sorted(bit for bits in narrow.E2M1_BITS for bit in bits) == list(range(32))
+def test_every_bit_of_a_pair_of_words_is_a_code() -> None:
+    assert e2m1_words([0] * 16) == (0, 0)
+    single = [
+        e2m1_words([0] * i + [1 << bit] + [0] * (15 - i)) for i in range(16) for bit in range(4)
+    ]
+    bits = [first | second << 32 for first, second in single]
+    assert sorted(bits) == [1 << bit for bit in range(64)]
 
 
 SCALES = [narrow.E2M1_SCALES, narrow.E2M1_SCALES[::-1], (120, 127)]
 
 
 @pytest.mark.parametrize("bytes_", SCALES)
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("place", range(16))
 def test_the_assembly_reads_every_e2m1_code_at_every_place(
     place: int, bytes_: tuple[int, int]
 ) -> None:
     scale = bytes_[0] + narrow.E2M1_BIAS | bytes_[1] + narrow.E2M1_BIAS << 8
     for code in range(16):
-        codes = [[(code + 5 * (i - place)) % 16 for i in range(8)] for code in (code, code + 7)]
-        given = [*map(e2m1_word, codes), ptx.pair(scale, scale)]
-        got = [ptx.lanes(r) for r in ptx.run(narrow._E2M1_ASM.value, 8, given)]
-        for half in range(2):
-            assert same([pair[half] for pair in got], e2m1_values(codes[half], bytes_))
+        codes = [(code + 5 * (i - place)) % 16 for i in range(16)]
+        got = ptx.run(narrow._E2M1_ASM.value, 16, [*e2m1_words(codes), scale])
+        assert same([ptx.lanes(half)[0] for half in got], e2m1_values(codes, bytes_))
 
 
 @triton.jit
 def _read_e2m1(words, scales, out):  # type: ignore[no-untyped-def]
     at = tl.arange(0, 16)
-    wide = narrow.e2m1(tl.load(words + at), tl.load(scales + at), tl.float32)
-    tl.store(out + at[:, None] * 8 + tl.arange(0, 8)[None, :], tl.reshape(wide, (16, 8)))
+    first, second = tl.load(words + 2 * at), tl.load(words + 2 * at + 1)
+    wide = narrow.e2m1(first, second, tl.load(scales + at), tl.float32)
+    # [16, code of a pair, a, b, c] with pair 4 a + 2 b + c
+    wide = tl.permute(wide, (0, 2, 3, 4, 1))
+    tl.store(out + at[:, None] * 16 + tl.arange(0, 16)[None, :], tl.reshape(wide, (16, 16)))
 
 
 @pytest.mark.parametrize("bytes_", SCALES)
 def test_the_plain_form_reads_every_e2m1_code_at_every_place(bytes_: tuple[int, int]) -> None:
-    codes = [[(code + 5 * i) % 16 for i in range(8)] for code in range(16)]
-    words = torch.tensor([e2m1_word(row) for row in codes]).to(torch.uint32).view(torch.int32)
+    codes = [[(code + 5 * i) % 16 for i in range(16)] for code in range(16)]
+    words = torch.tensor([e2m1_words(row) for row in codes]).to(torch.uint32).view(torch.int32)
     biased = torch.tensor([bytes_] * 16).add(narrow.E2M1_BIAS).to(torch.uint8)
-    out = torch.empty(16, 8)
+    out = torch.empty(16, 16)
     _read_e2m1[(1,)](words, biased.view(torch.int16)[:, 0].contiguous(), out)
     assert same(out.flatten().tolist(), [v for row in codes for v in e2m1_values(row, bytes_)])
 

@@ -17,12 +17,15 @@ from kernels.router import Tile  # noqa: E402
 from kernels.workspace import Workspace  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
-SMALL = Tile(columns=16, splits=2, step=32, warps=2, stages=2)
+SMALL = Tile(columns=16, splits=2, step=16, warps=2, stages=2, parts=2)
 CASES = [
     operations.route(32, 128, 3, tile=SMALL),
     operations.route(37, 100, 6, dtype=FP32, tile=SMALL),
-    operations.route(16, 64, 2, gate=FP32, tile=Tile(columns=16, splits=1, step=64)),
+    operations.route(
+        16, 64, 2, gate=FP32, tile=Tile(columns=16, splits=1, step=64, warps=4, parts=1)
+    ),
     operations.route(20, 64, 3, vocabulary=9, tile=replace(SMALL, early=True)),
+    operations.route(150, 64, 6, dtype=FP32, tile=SMALL),
     operations.route(20, 70, 6, vocabulary=5, dtype=FP32, gate=BF16, tile=SMALL),
 ]
 

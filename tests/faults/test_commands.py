@@ -107,7 +107,7 @@ def test_serving_from_this_process(
             try:
                 with urllib.request.urlopen(url, timeout=1):
                     pass
-            except (urllib.error.URLError, OSError):
+            except (urllib.error.URLError, OSError):  # not there yet, or not proven
                 threading.Event().wait(0.05)
                 continue
             break
@@ -118,7 +118,8 @@ def test_serving_from_this_process(
     thread.start()
     told = json.loads(answer(capsys, "serve", "--port", "38521", "--json"))
     thread.join()
-    assert told["health"] == {"status": "ok"}
+    assert told["health"]["status"] == "ok"
+    assert told["proof"].startswith("unproven")
     assert told["url"] == "http://127.0.0.1:38521"
     assert holder(device_path()) is None
     ledger = Ledger.open(tmp_path / "ledger.db", create=False)
@@ -126,5 +127,5 @@ def test_serving_from_this_process(
         (taken,) = takeovers(connection)
     ledger.close()
     assert taken.previous["purpose"] == "abandoned"
-    body = json.loads((tmp_path / "best.json").read_text())
+    body = json.loads((tmp_path / "served.json").read_text())
     assert body["checkpoint"] == str(tmp_path / "checkpoint")

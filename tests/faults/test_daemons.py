@@ -18,7 +18,7 @@ from flywheel.box import identity
 from flywheel.box.lease import Lease, device_path, holder
 from flywheel.cli import app as cli, daemon as cli_daemon
 from flywheel.ledger.store import Ledger
-from flywheel.serve import Address, health
+from flywheel.serve.address import Address, told
 
 
 def test_a_killed_daemons_live_run_is_adopted_and_entered_once(box: Box) -> None:
@@ -209,7 +209,7 @@ def test_a_server_that_dies_or_a_port_that_is_taken_is_one_sentence(box: Box) ->
         [sys.executable, str(server), "--config", "c", "--host", "127.0.0.1", "--port", "38520"]
     )
     try:
-        wait_for(lambda: health(Address("127.0.0.1", 38520)) is not None)
+        wait_for(lambda: told(Address("127.0.0.1", 38520))[0])
         taken = serve()
         assert taken.returncode == 3
         assert "already answers" in taken.stderr

@@ -25,7 +25,8 @@ from flywheel.files import dump
 from flywheel.ledger import takeovers
 from flywheel.loop.attend import Wishes, attend
 from flywheel.run import launch
-from flywheel.serve import Address, Server
+from flywheel.serve.address import Address
+from flywheel.serve.server import Server, Setup
 
 
 @contextlib.contextmanager
@@ -69,7 +70,9 @@ def test_a_second_engine_that_comes_later_spoils_the_run(tmp_path: Path) -> None
 
 def test_a_second_engine_is_named_to_who_would_serve(tmp_path: Path) -> None:
     with engine_by_hand() as pid, pytest.raises(Refused, match=f"process {pid} "):
-        Server.start(tmp_path / "c.json", Address("127.0.0.1", 1), log=tmp_path / "serve.log")
+        Server.start(
+            tmp_path / "c.json", Setup(Address("127.0.0.1", 1), tmp_path / "serve.log")
+        )
     assert holder(device_path()) is None
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from kernels import attention, indexer
 from kernels.bench.shape import HEAD, HEADS, ROTARY
 from kernels.bench.state import COUNT, INDEX_HEAD, WINDOW
+from kernels.workspace import Workspace
 
 pytestmark = pytest.mark.gpu
 FP32 = torch.float32
@@ -39,7 +40,12 @@ STEPS = [
 ]
 TILES = [
     real("attend", 9_000, capacity=4096, ratio=4, count=COUNT, tile=attention.Tile(*tile))
-    for tile in ((64, 64, 32, 8), (64, 16, 8, 8), (32, 32, 32, 4), (16, 64, 32, 8))
+    for tile in (
+        (16, 32, 8, 8, 64, True),
+        (32, 64, 16, 8, 512),
+        (16, 16, 64, 4, 128, True),
+        (16, 64, 32, 8),
+    )
 ]
 LONG = [
     real("attend_long", 0),
@@ -56,6 +62,12 @@ CHOICES = [
     operations.choose_rows(HEADS, INDEX_HEAD, 262_144, 700_000, count=COUNT),
     operations.choose_rows(HEADS, INDEX_HEAD, 8_192, 32_000, count=COUNT, dtype=FP32),
     operations.choose_rows(3, 40, 1_000, 2_000, count=100),
+    *(
+        operations.choose_rows(
+            HEADS, INDEX_HEAD, 32_768, 60_000, count=COUNT, tile=indexer.Step(*tile)
+        )
+        for tile in ((16, 264, 2048, 4), (128, 132, 4096, 8, True), (32, 528, 16_384, 16, True))
+    ),
 ]
 ALL = [*STEPS, *TILES, *CHOICES]
 
@@ -108,9 +120,12 @@ def test_one_graph_serves_every_position() -> None:
     index, keys = random(rows, HEADS, INDEX_HEAD), random(32_768, INDEX_HEAD)
     weights, sink = random(rows, HEADS).float(), random(HEADS).float()
     position = torch.zeros(1, dtype=torch.int64, device="cuda")
+    workspace = Workspace.on("cuda")
 
     def step() -> Tensor:
-        chosen = indexer.choose(index, keys, weights, position, ratio=ratio, count=COUNT)
+        chosen = indexer.choose(
+            index, keys, weights, position, ratio=ratio, count=COUNT, workspace=workspace
+        )
         return attention.attend(
             queries, ring, far, chosen, sink, cos, sin, position,
             window=WINDOW, ratio=ratio, scale=HEAD**-0.5,
@@ -124,6 +139,7 @@ def test_one_graph_serves_every_position() -> None:
         position.fill_(start)
         graph.replay()
         assert torch.equal(gates.bits(got), gates.bits(step())), start
+        assert not workspace.arrivals.any(), start
 
 
 def test_zeros_of_either_sign_are_equal_scores() -> None:

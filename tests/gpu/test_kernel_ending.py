@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels import accept, fp8_linear, lm_head, markov, project, router, sample
+from kernels.bench import chain, rings
 from kernels.bench.ending import RANK, SIDES, VOCABULARY
 from kernels.bench.shape import CHOSEN, EXPERTS, HIDDEN
 from kernels.oracle import accept as plain_accept, sample as plain_sample
@@ -117,6 +118,26 @@ def test_a_chain_that_begins_early_has_the_bits_of_one_that_waits(warps: int) ->
     for _ in range(5):
         assert torch.equal(replayed(lambda: chain(True)), want)
         assert not workspace.arrivals.any()
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_a_layer_that_begins_early_has_the_bits_of_one_that_waits(rows: int) -> None:
+    layer, weights = rings.LAYERS["sparse"](rows), [chain.Weights.random() for _ in range(3)]
+    x = torch.randn(rows, HIDDEN, device="cuda", dtype=BF16)
+    workspace = Workspace.on("cuda")
+
+    def layers(early: bool) -> Tensor:
+        step, y = chain.Step(layer, workspace, early), x
+        for each in weights:
+            y = step.run(y, each)
+            y = y / y.abs().amax(-1, keepdim=True)
+        return y
+
+    want = layers(False)
+    assert want.isfinite().all()
+    for _ in range(5):
+        assert torch.equal(replayed(lambda: layers(True)), want)
+    assert not workspace.arrivals.any()
 
 
 def test_a_block_of_drafts_in_one_graph_reads_each_token_on_the_device() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import gates
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("triton", reason="TRITON MISSING: NO KERNEL GATE RUNS HERE")
 import operations
 import torch
 
-from kernels import moe_prefill
+from kernels import hyper, moe, moe_prefill
 from kernels.bench.shape import (
     CHOSEN,
     EXPERTS,
@@ -39,7 +40,13 @@ STEP = [
     operations.gate_up(BANK, HIDDEN, INNER, CHOSEN),
     operations.gate_up(BANK, 1056, 1008, CHOSEN, repeat=True),
     operations.gate_up(BANK, 512, 256, CHOSEN, dtype=FP32),
+    operations.gate_up(BANK, 512, 256, CHOSEN, tile=replace(moe.GATE_UP, early=True)),
+    operations.gate_up(BANK, HIDDEN, INNER, CHOSEN, tile=moe.Tile(16, 128, 1, 2, 4, parts=2)),
+    operations.gate_up(BANK, 1056, 1008, CHOSEN, tile=moe.Tile(16, 128, 1, 4, 3, parts=4)),
     operations.down(BANK, HIDDEN, INNER, CHOSEN),
+    operations.down(BANK, HIDDEN, INNER, CHOSEN, tile=moe.Tile(32, 128, 1, 2, 4, parts=2)),
+    operations.down(BANK, 512, 256, CHOSEN, dtype=FP32, tile=moe.Tile(32, 64, 1, 2, 3, parts=2)),
+    operations.down(BANK, 512, 256, CHOSEN, tile=replace(moe.DOWN, early=True)),
     operations.down(BANK, 1000, 1056, CHOSEN, repeat=True),
 ]
 ROWS = [
@@ -59,6 +66,7 @@ SEVERAL = [
     operations.hyper("advance", STREAMS, HIDDEN),
     operations.hyper("advance", STREAMS, 1000, dtype=FP32),
     operations.hyper("advance", STREAMS, HIDDEN, parts=CHOSEN + 1),
+    operations.hyper("advance", STREAMS, HIDDEN, tile=replace(hyper.TILE, early=True)),
     operations.hyper("finish", STREAMS, HIDDEN),
 ]
 LONG = [
@@ -107,7 +115,7 @@ def test_only_the_output_is_written_and_no_operand_may_lie_under_it(op: gates.Op
     gates.check_aliasing(op, 3, "cuda")
 
 
-@pytest.mark.parametrize("op", [LINEAR[0], STEP[0], STEP[3], SEVERAL[3]], ids=str)
+@pytest.mark.parametrize("op", [LINEAR[0], STEP[0], *STEP[3:6], *SEVERAL[3:6]], ids=str)
 def test_a_graph_replays_the_same_bits(op: gates.Operation) -> None:
     inputs = op.inputs(6, "cuda")
     want = op.run(inputs)

@@ -16,6 +16,10 @@ def run(text: str, outputs: int, inputs: list[int]) -> list[int]:
     registers = {f"${outputs + i}": value for i, value in enumerate(inputs)}
     for line in re.findall(r"^\s*([a-z][\w.]*)\s+([^;]*);", text, re.M):
         name, operands = line[0], [word.strip() for word in line[1].split(",")]
+        if operands[0].startswith("{"):
+            low, high, whole = (word.strip("{} ") for word in operands)
+            registers[low], registers[high] = registers[whole] & 0xFFFF, registers[whole] >> 16
+            continue
         values = [registers[w] if w in registers else int(w, 0) for w in operands[1:]]
         registers[operands[0]] = _STEPS[name](*values) & MASK
     return [registers[f"${i}"] for i in range(outputs)]
@@ -64,6 +68,9 @@ def _multiply_add(a: int, b: int, c: int) -> int:
 
 _STEPS = {
     "mov.b32": lambda a: a,
+    "cvt.u32.u16": lambda a: a,
+    "mul.lo.u32": lambda a, b: a * b,
+    "shf.r.wrap.b32": lambda a, b, c: (a | b << 32) >> c,
     "prmt.b32": _permute,
     "shr.b32": lambda a, b: a >> b,
     "shl.b32": lambda a, b: a << b,

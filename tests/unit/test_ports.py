@@ -9,7 +9,8 @@ import pytest
 
 from flywheel.box.lease import holder
 from flywheel.errors import Refused, UsageError
-from flywheel.serve import Address, Server, check_free
+from flywheel.serve.address import Address
+from flywheel.serve.server import Server, Setup
 
 
 def test_a_taken_port_is_refused_and_the_device_given_back(tmp_path: Path) -> None:
@@ -19,13 +20,13 @@ def test_a_taken_port_is_refused_and_the_device_given_back(tmp_path: Path) -> No
         squatter.listen()
         address = Address("127.0.0.1", squatter.getsockname()[1])
         with pytest.raises(Refused, match=f"port {address.port} of 127.0.0.1 is taken") as refused:
-            Server.start(tmp_path / "best.json", address, log=tmp_path / "log", lease_path=lock)
+            Server.start(tmp_path / "c.json", Setup(address, tmp_path / "log"), lease_path=lock)
         assert refused.value.exit_code == 3
     assert holder(lock) is None
     assert not (tmp_path / "log").exists()
-    check_free(address)
+    address.check_free()
 
 
 def test_an_address_of_nobody_is_a_mistake() -> None:
     with pytest.raises(UsageError, match="cannot be listened on"):
-        check_free(Address("192.0.2.1", 8000))
+        Address("192.0.2.1", 8000).check_free()

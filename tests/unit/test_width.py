@@ -77,10 +77,8 @@ def test_hindsight_by_prompt_gains_where_prompts_differ_and_nothing_where_they_d
     assert apart.prompt_gain == pytest.approx(8.8 / 33.6)
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=5),
-    st.lists(st.floats(0.1, 50), min_size=4, max_size=4),
-)
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=5),
+       st.lists(st.floats(0.1, 50), min_size=4, max_size=4))
 def test_ceilings_are_ordered_whatever_the_rounds(
     fates: list[list[int]], steps: list[float]
 ) -> None:
@@ -236,8 +234,7 @@ def test_a_profile_run_gives_confidences_costs_and_the_targets_doubt() -> None:
     assert mine.costs.draft_ns == 400_000
     # Two prompts alike in every repeat: each is one text of four rounds.
     assert [(p.rounds, p.accepted, p.reached) for p in mine.prompts] == [
-        (4, (3, 1, 0), (4, 3, 1))
-    ] * 2
+        (4, (3, 1, 0), (4, 3, 1))] * 2
     assert sum(s.accepted for s in mine.scores) == 8
     assert len(mine.scores) == 2 * (3 + 2 + 2 + 1)
     made = page.width_page(mine)

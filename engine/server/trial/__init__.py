@@ -1,0 +1,1 @@
+"""A server under trial: what a crowd does to it, and how fast it is."""

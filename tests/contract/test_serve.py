@@ -1,0 +1,209 @@
+"""`flywheel serve` as a process around the real engine, on what a real run has measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from servers import HERE
+
+pytestmark = pytest.mark.slow
+LIAR = (sys.executable, str(HERE / "lying_server.py"))
+
+
+@dataclass
+class Home:
+    """A folder with a ledger in which one run of the first configuration is on record."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def command(self, *words: str) -> list[str]:
+        """A flywheel command on its ledger."""
+        return [sys.executable, "-m", "flywheel", *words, "--ledger", str(self.folder / "l.db")]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    folder = tmp_path_factory.mktemp("home")
+    environment = {
+        **os.environ, "FLYWHEEL_LEASE": str(folder / "device.lock"), "FLYWHEEL_MAX_LOAD": "1000",
+        "PYTHONPATH": str(HERE.parents[1]),
+    }  # fmt: skip
+    made = Home(folder, environment)
+    subprocess.run(made.command("run", "--quick", "--budget-runs", "1"), env=environment,
+                   cwd=folder, check=True, capture_output=True, timeout=250)  # fmt: skip
+    return made
+
+
+class Serving:
+    """A `flywheel serve` under way: its lines, and the server that it started."""
+
+    def __init__(self, home: Home, *words: str, **environment: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        split = words.index("--") if "--" in words else len(words)
+        options = ("--port", str(self.port), *words[:split])
+        self.process = subprocess.Popen(
+            [*home.command("serve", *options), *words[split:]], cwd=home.folder, text=True,
+            env={**home.environment, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def line(self) -> str:
+        """The next line on its standard output."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+        except OSError:
+            return 0, {}
+
+    def end(self) -> tuple[int, str]:
+        """Its status and what it said on standard error."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+
+@contextlib.contextmanager
+def serving(home: Home, *words: str, **environment: str) -> Iterator[Serving]:
+    one = Serving(home, *words, **environment)
+    try:
+        yield one
+    finally:
+        if one.process.poll() is None:
+            one.end()
+
+
+def test_it_is_proven_and_named_before_anybody_is_answered(home: Home) -> None:
+    with serving(home, "--json") as one:
+        seen: set[str] = set()
+        while one.process.poll() is None and "ok" not in seen:
+            status, body = one.get("/health")
+            seen.add(str(body.get("status")))
+            if body.get("status") == "proving":
+                assert status == 503
+                ask = urllib.request.Request(f"{one.url}/v1/chat/completions", data=b"{}")
+                with contextlib.suppress(OSError), urllib.request.urlopen(ask, timeout=5):
+                    raise AssertionError("answered before it was proven")
+            time.sleep(0.02)
+        assert "proving" in seen
+        assert one.process.stdout is not None
+        told = json.loads("".join(iter(one.line, "}\n")) + "}")
+        assert "every acceptance as in run r00001" in told["proof"]
+        assert told["decision"] is None
+        assert told["health"]["decision"] is None
+        assert told["health"]["config"]["draft_width"] == 5
+        about = one.get("/about.json")[1]
+        assert about["proof"] == told["proof"]
+        assert about["headline"] == "the first configuration"
+        with urllib.request.urlopen(one.url, timeout=10) as page:
+            assert "What is served, and why" in page.read().decode()
+        status, said = one.end()
+        assert status == 0
+        assert re.fullmatch(r"open [\d.]+ s after .*\n?drained, ended .* in [\d.]+ s\.\n", said)
+
+
+def test_what_does_not_reproduce_the_record_is_refused(home: Home) -> None:
+    with serving(home, FLYWHEEL_SERVER=shlex.join(LIAR)) as one:
+        assert one.process.wait(120) == 3
+        assert one.line() == ""
+        said = one.end()[1]
+    assert "what is served is not what was measured: for " in said
+    assert " rounds, not " in said
+    assert one.get("/health")[0] == 0
+
+
+def test_at_and_config_pin_what_is_served(home: Home) -> None:
+    mine = home.folder / "mine.json"
+    mine.write_text(json.dumps({"config": {"draft_width": 2}}))
+    with serving(home, "--config", str(mine)) as one:
+        said = one.line()
+        assert "the configuration in mine.json" in said
+        assert "unproven" in said
+        assert one.get("/health")[1]["config"]["draft_width"] == 2
+        # Another width of drafts needs no new process, and a stream goes on meanwhile.
+        client = openai.OpenAI(base_url=f"{one.url}/v1", api_key="none", max_retries=0)
+        stream = client.chat.completions.create(
+            model="tiny-v4", messages=[{"role": "user", "content": "Tell a story."}], stream=True,
+            temperature=1, max_tokens=150, extra_body={"logit_bias": {"1": -100}},
+        )  # fmt: skip
+        next(stream)
+        mine.write_text(json.dumps({"config": {"draft_width": 3}}))
+        one.process.send_signal(signal.SIGHUP)
+        assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "length"
+        deadline = time.monotonic() + 30
+        while one.get("/health")[1]["config"]["draft_width"] != 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    unknown = subprocess.run(home.command("serve", "--at", "D99"), env=home.environment,
+                             capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert unknown.returncode == 2
+    assert "no decision D99" in unknown.stderr
+
+
+def test_a_stream_is_drained_before_the_end(home: Home) -> None:
+    with serving(home) as one:
+        one.line()
+        client = openai.OpenAI(base_url=f"{one.url}/v1", api_key="none", max_retries=0)
+        stream = client.chat.completions.create(
+            model="tiny-v4", messages=[{"role": "user", "content": "Tell a story."}], stream=True,
+            temperature=1, max_tokens=200, extra_body={"logit_bias": {"1": -100}},
+        )  # fmt: skip
+        next(stream)
+        one.process.send_signal(signal.SIGTERM)
+        ends = [chunk.choices[0].finish_reason for chunk in stream]
+        assert ends[-1] == "length"
+        assert one.end()[0] == 0
+
+
+def test_it_hands_over_works_and_serves_what_is_best_then(home: Home) -> None:
+    now = datetime.now()
+    window = f"{now - timedelta(minutes=1):%H:%M}-{now + timedelta(minutes=30):%H:%M}"
+    away: list[dict[str, Any]] = []
+    with serving(home, "--run-window", window, "--", "--quick", "--budget-runs", "1") as one:
+
+        def look() -> None:
+            while one.process.poll() is None and one.get("/health")[0] != 200:
+                if (body := one.get("/health")[1]).get("status") == "away":
+                    away.append(body)
+                time.sleep(0.1)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        assert "serving at" in one.line()
+        thread.join(30)
+        assert one.get("/health")[1]["status"] == "ok"
+        code, said = one.end()
+    assert code == 0
+    assert "handing the device over until" in said
+    assert "flywheel run worked for" in said
+    assert away
+    assert "optimising" in away[0]["message"]
