@@ -20,12 +20,14 @@ from flywheel.cli import (
     imports as cli_import,
     ledger as cli_ledger,
     levers as cli_levers,
+    notify as cli_notify,
     readjudicate as cli_readjudicate,
     report as cli_report,
     selftest as cli_selftest,
     steer as cli_steer,
     width as cli_width,
 )
+from flywheel.cli.notify import TargetsOption
 from flywheel.cli.terminal import (
     FAILED,
     WRONG,
@@ -109,6 +111,7 @@ def run(
             "--start", help="A field of the first configuration of a new ledger: FIELD=VALUE.",
         ),
     ] = None,
+    notify: TargetsOption = None,
     detach: Annotated[
         bool,
         typer.Option("--detach", help="Go on in a session of its own; return once under way."),
@@ -125,6 +128,7 @@ def run(
         "quick": quick, "checkpoint": checkpoint, "suite": suite_file,
         "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
         "only": only, "new_campaign": new_campaign, "canaries": canaries or None, "start": start,
+        "notify": notify,
     }  # fmt: skip
     if detach:
         return cli_daemon.detach(ledger_path(ledger), options, json_=json_)
@@ -142,6 +146,7 @@ def run(
         new_campaign=new_campaign,
         canaries=canaries,
         start=start,
+        notify=notify,
         json_=json_,
     )
 
@@ -228,6 +233,7 @@ app.command("attach")(cli_daemon.attach)
 app.command("stop")(cli_daemon.stop_)
 app.command("resume")(cli_daemon.resume)
 app.command("selftest")(cli_selftest.selftest)
+app.command("notify")(cli_notify.notify)
 
 
 @app.command("doctor")

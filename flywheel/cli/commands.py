@@ -18,7 +18,7 @@ from rich.text import Text
 
 from flywheel import best, declared, doctor, priority, suite, synthetic
 from flywheel.box.clock import SystemClock, Window, count, span_text
-from flywheel.cli import levers as cli_levers
+from flywheel.cli import levers as cli_levers, notify as cli_notify
 from flywheel.cli.terminal import (
     FAILED,
     REFUSED,
@@ -60,6 +60,7 @@ def run(
     new_campaign: bool,
     canaries: int,
     start: list[str] | None,
+    notify: list[str] | None,
     json_: bool,
 ) -> int:
     """`flywheel run`."""
@@ -93,6 +94,7 @@ def run(
         command=command_from(ENGINE_VARIABLE, launch.ENGINE_COMMAND),
         # A night of a few levers, by name, looks for no others.
         profile=() if only else command_from(PROFILE_VARIABLE, PROFILE_COMMAND),
+        notify=cli_notify.targets(notify),
         new_campaign=new_campaign,
         first_config=first_config,
     )

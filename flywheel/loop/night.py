@@ -29,12 +29,15 @@ from flywheel.loop import (
 )
 from flywheel.loop.course import Course
 from flywheel.loop.exhaust import exhaust
+from flywheel.loop.herald import Herald
+from flywheel.loop.judge import Entered
 from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, write_best
 from flywheel.loop.room import Room
 from flywheel.loop.supply import Declared, Supply
 from flywheel.loop.turn import Turn
 from flywheel.loop.wishes import Wish, Wishes
 from flywheel.run import launch
+from flywheel.run.ingest import Ingested
 from flywheel.run.manifest import Manifest
 
 
@@ -64,13 +67,14 @@ class Night:
         self.doing = "starting"
         self.doing_since_utc = self.session.started_utc
         self.run_id: str | None = None
+        self.herald = Herald(order, clock, self._warn)
         self.turn = Turn(
             order, self.session, wishes, clock, load_s=self._load_s, tell=self._tell
         )
         self.room = Room(order, self.session, wishes, clock, ledger=ledger, tell=self._tell)
         self.course = Course(
             order, ledger, self.session, clock=clock, display=display, wishes=wishes,
-            room=self.room, load_s=self._load_s, do=self._do, promoted=self._write_best,
+            room=self.room, load_s=self._load_s, do=self._do, finished=self._finished,
         )  # fmt: skip
 
     # -- the whole night -------------------------------------------------------------------
@@ -98,6 +102,9 @@ class Night:
                 self.course.lease.release()
             self._write_best()
             self._do("stopped", None)
+            # A night that was refused never began.
+            if self.course.lease is not None:
+                self.herald.ended(self.session)
         self.display.show(time_left_s=None)
         self.session.engine_s = min(
             self.session.engine_s, self.clock.monotonic_s() - began_s
@@ -106,7 +113,10 @@ class Night:
 
     def _loop(self) -> Wish:
         while True:
-            if (wish := self._halted() or self.turn.over()) is not None:
+            if (wish := self._halted()) is not None:
+                self.herald.halted(wish.reason)
+                return wish
+            if (wish := self.turn.over()) is not None:
                 return wish
             step = plan.next_step(
                 self._view(),
@@ -281,6 +291,12 @@ class Night:
 
     def _warn(self, sentence: str) -> None:
         self.display.say(sentence, STYLES["void"])
+
+    def _finished(self, manifest: Manifest, got: Ingested, entered: Entered) -> None:
+        """A run is in the ledger."""
+        if entered.verdict is not None and entered.verdict.ending == "promoted":
+            self._write_best()
+        self.herald.entered(manifest, got, entered)
 
     def _closing(self) -> bool:
         """Whether what is left of the time is just enough to measure the best once more."""

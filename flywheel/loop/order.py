@@ -34,6 +34,7 @@ class Order:
     ``budget_runs`` counts engine loads, ``budget_s`` the wall time of this session;
     ``timeout_s`` bounds one load, ``grace_s`` is what it gets between TERM and KILL. ``profile`` is
     the command that profiles a configuration; without it the night ends with the declared levers.
+    ``notify`` names who is told of what happens.
     """
 
     ledger: Path
@@ -49,6 +50,7 @@ class Order:
     grace_s: float = GRACE_S
     command: tuple[str, ...] = launch.ENGINE_COMMAND
     profile: tuple[str, ...] = ()
+    notify: tuple[str, ...] = ()
     cwd: Path = field(default_factory=Path.cwd)
     new_campaign: bool = False
     patience_s: float = 1.0
