@@ -46,7 +46,8 @@ class Lever:
     bound on the gain, measured or derived, or None. A `slow` lever needs minutes of building before
     anything can be measured; quick campaigns leave it out. `needs` holds words of NEEDS: what the
     incumbent must be, or the change would be refused by the engine, or mean nothing. `share` is how
-    much of the traffic it touches, where that is not all of it.
+    much of the traffic it touches, where that is not all of it. Levers of one `sweep` are values of
+    one field that choose one among themselves.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Lever:
     slow: bool = False
     needs: tuple[str, ...] = ()
     share: float = 1.0
+    sweep: str = ""
     identity: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +81,9 @@ class Lever:
 
     @property
     def group(self) -> str:
-        """What levers share that differ only in a number; any other lever is a group of its own."""
+        """What levers share that differ only in a value; any other lever is a group of its own."""
+        if self.sweep:
+            return f"sweep {self.sweep}"
         name = self.field_name
         if name is None or type(self.change[name]) not in (int, float):
             return self.identity

@@ -25,6 +25,7 @@ from flywheel.cli import (
     report as cli_report,
     selftest as cli_selftest,
     steer as cli_steer,
+    sweep as cli_sweep,
     width as cli_width,
 )
 from flywheel.cli.notify import TargetsOption
@@ -51,6 +52,7 @@ app = typer.Typer(
     help="Makes one box's model decode faster, one measured change at a time.\n\n"
     "flywheel doctor, then flywheel run, then flywheel report, then flywheel serve.",
 )
+cli_levers.app.command("sweep")(cli_sweep.sweep)
 cli_levers.app.command("price")(cli_steer.price)
 cli_levers.app.command("defer")(cli_steer.defer)
 cli_levers.app.command("reopen")(cli_steer.reopen)

@@ -10,7 +10,6 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,8 @@ def run(
     model = checkpoint_path(checkpoint)
     first_config = first(start or [], model)
 
-    def all_now(proposed: Sequence[Lever]) -> tuple[Lever, ...]:
-        levers = chosen(cli_levers.with_declared(path, proposed), only)
+    def all_now(view: views.View) -> tuple[Lever, ...]:
+        levers = chosen(cli_levers.with_declared(path, view), only)
         return tuple(lever for lever in levers if only or not (quick and lever.slow))
 
     # A mistake in what is declared is said at once.
@@ -223,14 +222,14 @@ def command_from(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def chosen(levers: tuple[Lever, ...], only: list[str] | None) -> tuple[Lever, ...]:
-    """The levers that `--only` names; UsageError for a name that nothing has."""
+    """The levers, or sweeps, that `--only` names; UsageError for a name that nothing has."""
     if not only:
         return levers
-    names = {lever.name for lever in levers}
+    names = {name for lever in levers for name in (lever.name, lever.sweep)}
     for name in only:
         if name not in names:
             raise UsageError(f"there is no lever named {name}; flywheel levers list shows them.")
-    return tuple(lever for lever in levers if lever.name in only)
+    return tuple(lever for lever in levers if {lever.name, lever.sweep} & {*only})
 
 
 def session_json(session: Session, wall_s: float) -> dict[str, Any]:

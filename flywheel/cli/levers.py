@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,28 +39,20 @@ app = typer.Typer(
 
 def known(ledger: Path) -> tuple[Lever, ...]:
     """Every lever: the repository's, this box's own, then those that came by themselves."""
-    return with_declared(ledger, _proposed(ledger))
+    return with_declared(ledger, _history(ledger)[0] if ledger.exists() else None)
 
 
-def with_declared(ledger: Path, proposed: Sequence[Lever]) -> tuple[Lever, ...]:
-    """Every declared lever, and those proposed ones that nobody has declared since."""
-    found = (*experiments.discover(), *declared.read(ledger))
+def with_declared(ledger: Path, view: View | None) -> tuple[Lever, ...]:
+    """As `known`, for a history that was read already; None: there is none yet."""
+    found = [*experiments.discover(), *declared.read(ledger)]
+    if sweeps := declared.sweeps(ledger):
+        # Only a search needs it, and it takes its time to load.
+        from flywheel.loop.sweeping import expand
+
+        found += expand(sweeps, view)
     taken = {lever.identity for lever in found} | {lever.name for lever in found}
+    proposed = () if view is None else tuple(row.lever for row in view.proposals)
     return (*found, *(x for x in proposed if not taken & {x.identity, x.name}))
-
-
-def _proposed(ledger: Path) -> tuple[Lever, ...]:
-    """The levers that profiles led to."""
-    from flywheel.ledger import phases
-
-    if not ledger.exists():
-        return ()
-    opened = open_ledger(ledger)
-    try:
-        with opened.reading() as connection:
-            return tuple(row.lever for row in phases.proposals(connection))
-    finally:
-        opened.close()
 
 
 def named(ledger: Path, name: str) -> Lever:

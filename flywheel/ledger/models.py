@@ -107,6 +107,7 @@ lever = _table(
     Column("is_null", Integer, nullable=False),
     Column("metric", Text, nullable=False),
     Column("created_utc", Text, nullable=False),
+    Column("sweep", Text, nullable=False, server_default=""),
     *_finite("predicted_gain", "ceiling"),
 )
 

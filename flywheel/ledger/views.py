@@ -196,7 +196,7 @@ def levers(connection: Connection) -> dict[str, Lever]:
 def _lever(row: Any) -> Lever:
     return Lever(
         row.name, row.kind, json.loads(row.change), row.claim, row.falsify, row.predicted_gain,
-        row.ceiling, bool(row.hot), row.family, bool(row.is_null), row.metric,
+        row.ceiling, bool(row.hot), row.family, bool(row.is_null), row.metric, sweep=row.sweep,
     )
 
 

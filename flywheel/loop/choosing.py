@@ -37,7 +37,8 @@ def lever_step(
     # A family that is being screened goes first: the one that passed waits for all of them.
     begun = {v.lever.group for v in view.of_campaign(campaign.id) if v.waiting}
     order = sorted(ranked(view, ready, first), key=lambda one: not (
-        one.candidate.lever.name in first or one.candidate.lever.group in begun
+        {one.candidate.lever.name, one.candidate.lever.sweep} & {*first}
+        or one.candidate.lever.group in begun
     ))
     step = None
     if not order[0].candidate.confirm:
@@ -96,7 +97,7 @@ def _screen_step(
     if lever.hot:
         begun = any(v.waiting and v.lever.group == lever.group for v in mine)
         scarce = len(order) > view.budget(campaign.id).left
-        if not (family or begun or scarce):
+        if not (family or begun or scarce or lever.sweep):
             return None
         if not spread_known(_spread(view, campaign, lever, hot=True)):
             return None

@@ -150,7 +150,7 @@ class Night:
     # -- what else there is to try --------------------------------------------------------
 
     def _levers(self) -> tuple[Lever, ...]:
-        return self.supply.levers([row.lever for row in self._view().proposals])
+        return self.supply.levers(self._view())
 
     def _profile(self, step: plan.TakeProfile) -> Wish | None:
         """Profile the incumbent, and record the levers that this leads to."""

@@ -121,7 +121,7 @@ def _append_variant(
         identity=lever.identity, name=lever.name, kind=lever.kind, change=dict(lever.change),
         claim=lever.claim, falsify=lever.falsify, predicted_gain=lever.predicted_gain,
         ceiling=lever.ceiling, hot=lever.hot, family=lever.family, is_null=lever.null,
-        metric=lever.metric, created_utc=now_utc,
+        metric=lever.metric, sweep=lever.sweep, created_utc=now_utc,
     )
     writer.append(
         models.variant,

@@ -38,9 +38,9 @@ def ranked(view: View, ready: Sequence[Candidate], first: Sequence[str] = ()) ->
             Idea(lever.family, lever.predicted_gain, lever.hot, lever.slow, lever.share,
                  lever.ceiling, candidate.discount)
         )  # fmt: skip
-        asked = "asked for first: " if lever.name in places else ""
+        place = min(places.get(name, len(first)) for name in (lever.name, lever.sweep))
+        asked = "asked for first: " if place < len(first) else ""
         why = f"{asked}{priority.sentence}{candidate.note}"
-        place = places.get(lever.name, len(first))
         found.append((place, -priority.value, lever.name, Ranked(candidate, priority, why)))
     found.sort(key=lambda entry: entry[:3])
     return tuple(entry[3] for entry in found)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from flywheel import priority
 from flywheel.errors import FlywheelError, LeverError
+from flywheel.ledger.rows import View
 from flywheel.lever import Lever
 
-# Given the levers that nobody declared, all that may be tried.
-Declared = Callable[[Sequence[Lever]], Sequence[Lever]]
+# Given the history, which holds the levers that nobody declared, all that may be tried.
+Declared = Callable[[View], Sequence[Lever]]
 
 
 class Supply:
@@ -28,10 +29,10 @@ class Supply:
         self._first: tuple[str, ...] = ()
         self._told: set[str] = set()
 
-    def levers(self, proposed: Sequence[Lever] = ()) -> tuple[Lever, ...]:
-        """Every lever that may be tried; `proposed` are the ledger's, which nobody declared."""
+    def levers(self, view: View) -> tuple[Lever, ...]:
+        """Every lever that may be tried by this history."""
         try:
-            self._levers = tuple(self._declared(proposed))
+            self._levers = tuple(self._declared(view))
         except FlywheelError as error:
             self._complain(str(error))
         return self._levers
@@ -42,7 +43,7 @@ class Supply:
             self._first = priority.read(self._ledger)
         except LeverError as error:
             self._complain(str(error))
-        known = {lever.name for lever in self._levers}
+        known = {name for lever in self._levers for name in (lever.name, lever.sweep)}
         for name in self._first:
             if name not in known:
                 self._complain(f"{priority.FILE} names {name}, which no lever is called")

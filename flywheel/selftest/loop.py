@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     settings, levers = (SETTINGS, (LEVER,)) if kind == "scene" else (LONG, many_levers())
     order = scene.order(*options, budget_runs=int(budget_runs), settings=settings)
     session = daemon.run(
-        order, lambda _proposed: levers, clock=SystemClock(), display=Display(Console())
+        order, lambda _view: levers, clock=SystemClock(), display=Display(Console())
     )
     return 1 if session.failed else 0
 

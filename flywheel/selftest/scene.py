@@ -155,7 +155,7 @@ class Scene:
             try:
                 clock = clock or SystemClock()
                 self.session = daemon.run(
-                    order, lambda _proposed: [LEVER], clock=clock, display=display
+                    order, lambda _view: [LEVER], clock=clock, display=display
                 )
             except (FlywheelError, OSError) as error:
                 self.error = error

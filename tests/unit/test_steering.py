@@ -134,13 +134,13 @@ def test_the_priority_file_is_names_and_remarks(tmp_path: Path) -> None:
 
 def test_files_are_read_anew_and_a_broken_one_is_said_once(tmp_path: Path) -> None:
     ledger, said = tmp_path / "ledger.db", []
-    supply = Supply(ledger, lambda proposed: (*declared.read(ledger), *proposed), said.append)
-    assert supply.levers() == ()
+    supply = Supply(ledger, lambda _view: declared.read(ledger), said.append)
+    assert supply.levers(View()) == ()
     declared.add(ledger, lever("one", {"x": 1}), ())
-    assert [one.name for one in supply.levers()] == ["one"]
+    assert [one.name for one in supply.levers(View())] == ["one"]
     declared.path_for(ledger).write_text("{")
-    assert [one.name for one in supply.levers()] == ["one"]
-    assert [one.name for one in supply.levers()] == ["one"]
+    assert [one.name for one in supply.levers(View())] == ["one"]
+    assert [one.name for one in supply.levers(View())] == ["one"]
     assert len(said) == 1
     assert "line 1 is no lever" in said[0]
     priority.path_for(ledger).write_text("one\ntypo\n")
