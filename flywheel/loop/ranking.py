@@ -47,8 +47,15 @@ def ranked(view: View, ready: Sequence[Candidate], first: Sequence[str] = ()) ->
 
 
 def decided(view: View) -> tuple[Past, ...]:
-    """What a forecast may learn from: every lever that was tried to an ending."""
-    return tuple(_past(v) for v in view.variants if tried(v))
+    """What a forecast may learn from: every lever that was tried to an ending.
+
+    Levers that chose one among themselves were one trial, won by the one that was promoted.
+    """
+    trials: dict[tuple[int, str], list[VariantRow]] = {}
+    for variant in view.variants:
+        if tried(variant):
+            trials.setdefault((variant.campaign_id, variant.lever.group), []).append(variant)
+    return tuple(_past(group) for group in trials.values())
 
 
 def load_minutes(view: View) -> float | None:
@@ -68,14 +75,15 @@ def tried(variant: VariantRow) -> bool:
     )
 
 
-def _past(variant: VariantRow) -> Past:
-    made, lever = variant.decision, variant.lever
+def _past(group: Sequence[VariantRow]) -> Past:
+    told = next((v for v in group if v.decision and v.decision.promoted), group[-1])
+    made, lever = told.decision, told.lever
     assert made is not None
     gain = made.details.get("shrunk_gain") if made.promoted else None
-    good = [r for b in variant.blocks for r in b.runs if r.outcome == "ok"]
+    good = [r for v in group for b in v.blocks for r in b.runs if r.outcome == "ok"]
     return Past(
         lever.family,
-        variant.predicted_gain,
+        told.predicted_gain,
         None if gain is None else log_gain(gain),
         lever.hot,
         len(good),

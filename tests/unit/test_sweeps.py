@@ -19,6 +19,7 @@ from flywheel.ledger.store import Ledger
 from flywheel.ledger.views import View
 from flywheel.lever import canonical
 from flywheel.loop import plan, planned
+from flywheel.loop.ranking import decided
 from flywheel.loop.sweeping import expand
 from flywheel.statistics.campaign import QUICK
 from flywheel.sweep import Sweep
@@ -70,6 +71,17 @@ def test_a_categorical_grid_is_screened_whole_and_its_best_is_confirmed(ledger: 
     tests = [v for v in found.values() if v.decision.test is not None]
     assert tests == [found["dense"]]
     assert rebuild(ledger).same
+
+
+def test_a_sweep_is_one_trial_of_its_family_however_many_values_it_has(ledger: Ledger) -> None:
+    lost = sweep("lost", "a", values=("x", "y", "z"))
+    won = sweep("won", "b", values=("x", "y"))
+    drive(ledger, expand([lost, won], None), World({'{"b":"y"}': -0.06}))
+    past = {one.family: one for one in decided(see(ledger))}
+    assert len(decided(see(ledger))) == 2
+    assert past["lost"].gain is None
+    assert past["won"].gain == pytest.approx(0.06, abs=0.02)
+    assert past["lost"].loads >= 3
 
 
 def test_a_search_asks_for_one_value_at_a_time_and_confirms_the_best(ledger: Ledger) -> None:
