@@ -1,4 +1,4 @@
-"""Levers that were declared on this box: one JSON object a line, next to the ledger.
+"""Levers and sweeps that were declared on this box: one JSON object a line, next to the ledger.
 
 They join the levers of ``experiments``; the identity decides what is a duplicate, never the name.
 """
@@ -11,11 +11,12 @@ from pathlib import Path
 
 from flywheel.errors import LeverError
 from flywheel.lever import Lever, canonical
+from flywheel.sweep import Sweep, is_sweep
 
 FILE = "levers.jsonl"
 _FIELDS = (
     "name", "kind", "change", "claim", "falsify", "predicted_gain", "ceiling", "hot", "family",
-    "metric", "needs",
+    "metric", "slow", "needs", "share",
 )  # fmt: skip
 
 
@@ -25,7 +26,16 @@ def path_for(ledger: Path) -> Path:
 
 
 def read(ledger: Path) -> tuple[Lever, ...]:
-    """Every lever declared here; LeverError names the line that is none."""
+    """Every single lever declared here; LeverError names the line that is none."""
+    return tuple(one for one in _read(ledger) if isinstance(one, Lever))
+
+
+def sweeps(ledger: Path) -> tuple[Sweep, ...]:
+    """Every sweep declared here; LeverError as of `read`."""
+    return tuple(one for one in _read(ledger) if isinstance(one, Sweep))
+
+
+def _read(ledger: Path) -> tuple[Lever | Sweep, ...]:
     path = path_for(ledger)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -33,13 +43,13 @@ def read(ledger: Path) -> tuple[Lever, ...]:
         return ()
     except (OSError, UnicodeDecodeError) as error:
         raise LeverError(f"{path} cannot be read: {error}") from error
-    found = []
+    found: list[Lever | Sweep] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             body = json.loads(line)
-            found.append(Lever(**body))
+            found.append(Sweep(**body) if is_sweep(body) else Lever(**body))
         except (ValueError, TypeError, AttributeError) as error:
             raise LeverError(f"{path} line {number} is no lever: {error}") from error
     return tuple(found)
@@ -52,9 +62,19 @@ def add(ledger: Path, lever: Lever, known: Sequence[Lever]) -> Path:
             raise LeverError(f"{lever.name} is the same change as {other.name}, declared already")
         if other.name == lever.name:
             raise LeverError(f"a lever named {lever.name} is declared already, for another change")
-    path = path_for(ledger)
     body = {name: getattr(lever, name) for name in _FIELDS}
-    body |= {"change": dict(lever.change), "needs": list(lever.needs)}
+    return _append(ledger, body | {"change": dict(lever.change), "needs": list(lever.needs)})
+
+
+def add_sweep(ledger: Path, sweep: Sweep, known: Sequence[str]) -> Path:
+    """Append a sweep; LeverError when its name is that of another sweep or lever."""
+    if sweep.name in known:
+        raise LeverError(f"{sweep.name} is declared already")
+    return _append(ledger, sweep.to_json())
+
+
+def _append(ledger: Path, body: dict[str, object]) -> Path:
+    path = path_for(ledger)
     with path.open("a", encoding="utf-8") as stream:
         stream.write(canonical(body) + "\n")
     return path

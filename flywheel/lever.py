@@ -45,7 +45,9 @@ class Lever:
     time saved (0.03 = 3 %). `hot` says that one load can hold both values. `ceiling` is an upper
     bound on the gain, measured or derived, or None. A `slow` lever needs minutes of building before
     anything can be measured; quick campaigns leave it out. `needs` holds words of NEEDS: what the
-    incumbent must be, or the change would be refused by the engine, or mean nothing.
+    incumbent must be, or the change would be refused by the engine, or mean nothing. `share` is how
+    much of the traffic it touches, where that is not all of it. Levers of one `sweep` are values of
+    one field that choose one among themselves.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Lever:
     metric: str = "ms_per_token"
     slow: bool = False
     needs: tuple[str, ...] = ()
+    share: float = 1.0
+    sweep: str = ""
     identity: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +81,9 @@ class Lever:
 
     @property
     def group(self) -> str:
-        """What levers share that differ only in a number; any other lever is a group of its own."""
+        """What levers share that differ only in a value; any other lever is a group of its own."""
+        if self.sweep:
+            return f"sweep {self.sweep}"
         name = self.field_name
         if name is None or type(self.change[name]) not in (int, float):
             return self.identity
@@ -120,6 +126,8 @@ def _check(lever: Lever) -> None:
     for name, gain in (("predicted_gain", lever.predicted_gain), ("ceiling", lever.ceiling)):
         if gain is not None and not (math.isfinite(gain) and 0.0 <= gain < 1.0):
             raise LeverError(f"lever {lever.name}: {name} {gain} is not a fraction in [0, 1)")
+    if not 0.0 < lever.share <= 1.0:
+        raise LeverError(f"lever {lever.name}: share {lever.share} is not a fraction in (0, 1]")
     canonical(dict(lever.change))
 
 

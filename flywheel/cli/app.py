@@ -20,11 +20,15 @@ from flywheel.cli import (
     imports as cli_import,
     ledger as cli_ledger,
     levers as cli_levers,
+    notify as cli_notify,
     readjudicate as cli_readjudicate,
     report as cli_report,
     selftest as cli_selftest,
+    steer as cli_steer,
+    sweep as cli_sweep,
     width as cli_width,
 )
+from flywheel.cli.notify import TargetsOption
 from flywheel.cli.terminal import (
     FAILED,
     WRONG,
@@ -48,6 +52,11 @@ app = typer.Typer(
     help="Makes one box's model decode faster, one measured change at a time.\n\n"
     "flywheel doctor, then flywheel run, then flywheel report, then flywheel serve.",
 )
+cli_levers.app.command("sweep")(cli_sweep.sweep)
+cli_levers.app.command("price")(cli_steer.price)
+cli_levers.app.command("defer")(cli_steer.defer)
+cli_levers.app.command("reopen")(cli_steer.reopen)
+cli_levers.app.command("why-next")(cli_steer.why_next)
 app.add_typer(cli_levers.app, name="levers")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_import.app, name="import")
@@ -104,6 +113,7 @@ def run(
             "--start", help="A field of the first configuration of a new ledger: FIELD=VALUE.",
         ),
     ] = None,
+    notify: TargetsOption = None,
     detach: Annotated[
         bool,
         typer.Option("--detach", help="Go on in a session of its own; return once under way."),
@@ -120,6 +130,7 @@ def run(
         "quick": quick, "checkpoint": checkpoint, "suite": suite_file,
         "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
         "only": only, "new_campaign": new_campaign, "canaries": canaries or None, "start": start,
+        "notify": notify,
     }  # fmt: skip
     if detach:
         return cli_daemon.detach(ledger_path(ledger), options, json_=json_)
@@ -137,6 +148,7 @@ def run(
         new_campaign=new_campaign,
         canaries=canaries,
         start=start,
+        notify=notify,
         json_=json_,
     )
 
@@ -223,6 +235,7 @@ app.command("attach")(cli_daemon.attach)
 app.command("stop")(cli_daemon.stop_)
 app.command("resume")(cli_daemon.resume)
 app.command("selftest")(cli_selftest.selftest)
+app.command("notify")(cli_notify.notify)
 
 
 @app.command("doctor")

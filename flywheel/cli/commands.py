@@ -5,17 +5,19 @@ Apart from ``cli`` so that ``flywheel stop`` and ``--help`` answer without loadi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from flywheel import best, declared, doctor, suite, synthetic
+from flywheel import best, declared, doctor, priority, suite, synthetic
 from flywheel.box.clock import SystemClock, Window, count, span_text
-from flywheel.cli import levers as cli_levers
+from flywheel.cli import levers as cli_levers, notify as cli_notify
 from flywheel.cli.terminal import (
     FAILED,
     REFUSED,
@@ -26,7 +28,7 @@ from flywheel.cli.terminal import (
     sentence,
 )
 from flywheel.display.panel import Display, forgiven
-from flywheel.errors import UsageError
+from flywheel.errors import FlywheelError, UsageError
 from flywheel.ledger import views
 from flywheel.lever import Lever
 from flywheel.loop import daemon
@@ -40,6 +42,8 @@ QUICK_TOKENS, FULL_TOKENS = 208, 256
 QUICK_BUDGET_S = 14 * 60.0
 QUICK_TIMEOUT_S, FULL_TIMEOUT_S = 600.0, 3600.0
 ENGINE_VARIABLE = "FLYWHEEL_ENGINE"
+PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
+PROFILE_COMMAND = (sys.executable, "-m", "engine.profile")
 
 
 def run(
@@ -55,6 +59,7 @@ def run(
     new_campaign: bool,
     canaries: int,
     start: list[str] | None,
+    notify: list[str] | None,
     json_: bool,
 ) -> int:
     """`flywheel run`."""
@@ -62,9 +67,13 @@ def run(
         raise UsageError(f"the folder of the ledger, {path.parent}, does not exist.")
     model = checkpoint_path(checkpoint)
     first_config = first(start or [], model)
+
+    def all_now(view: views.View) -> tuple[Lever, ...]:
+        levers = chosen(cli_levers.with_declared(path, view), only)
+        return tuple(lever for lever in levers if only or not (quick and lever.slow))
+
+    # A mistake in what is declared is said at once.
     levers = chosen(cli_levers.known(path), only)
-    if quick and not only:
-        levers = tuple(lever for lever in levers if not lever.slow)
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
     settings = QUICK if quick else FULL
@@ -82,6 +91,9 @@ def run(
         window=hours,
         timeout_s=QUICK_TIMEOUT_S if quick else FULL_TIMEOUT_S,
         command=command_from(ENGINE_VARIABLE, launch.ENGINE_COMMAND),
+        # A night of a few levers, by name, looks for no others.
+        profile=() if only else command_from(PROFILE_VARIABLE, PROFILE_COMMAND),
+        notify=cli_notify.targets(notify),
         new_campaign=new_campaign,
         first_config=first_config,
     )
@@ -89,8 +101,10 @@ def run(
     began_s = clock.monotonic_s()
     # With --json the page is for nobody, but the lines are still worth having on stderr.
     display = Display(error_console() if json_ else console())
-    session = daemon.run(order, levers, clock=clock, display=display)
+    session = daemon.run(order, all_now, clock=clock, display=display)
     wall_s, session.cpu_s = clock.monotonic_s() - began_s, time.process_time()
+    with contextlib.suppress(FlywheelError):
+        levers = chosen(cli_levers.known(path), only)
     document = _document(path, levers)
     # A terminal that is gone by now takes nothing from what the night was worth.
     with forgiven():
@@ -208,14 +222,14 @@ def command_from(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def chosen(levers: tuple[Lever, ...], only: list[str] | None) -> tuple[Lever, ...]:
-    """The levers that `--only` names; UsageError for a name that nothing has."""
+    """The levers, or sweeps, that `--only` names; UsageError for a name that nothing has."""
     if not only:
         return levers
-    names = {lever.name for lever in levers}
+    names = {name for lever in levers for name in (lever.name, lever.sweep)}
     for name in only:
         if name not in names:
             raise UsageError(f"there is no lever named {name}; flywheel levers list shows them.")
-    return tuple(lever for lever in levers if lever.name in only)
+    return tuple(lever for lever in levers if {lever.name, lever.sweep} & {*only})
 
 
 def session_json(session: Session, wall_s: float) -> dict[str, Any]:
@@ -242,7 +256,7 @@ def _document(path: Path, levers: tuple[Lever, ...]) -> Document | None:
         with opened.reading() as connection:
             if views.load(connection).campaign is None:
                 return None
-        return gather.gather(opened, levers)
+        return gather.gather(opened, levers, first=priority.read(path))
     finally:
         opened.close()
 

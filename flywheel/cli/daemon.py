@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,10 @@ from flywheel.cli.terminal import (
     emit,
     error_console,
     ledger_path,
+    one_line,
     open_ledger,
     sentence,
+    who,
 )
 from flywheel.errors import UsageError
 from flywheel.files import read_json
@@ -257,14 +258,6 @@ def _end_live_runs(path: Path) -> list[str]:
     return ended
 
 
-def _who() -> str:
-    """The user at this terminal."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"user {os.getuid()}"
-
-
 def resume(
     why: Annotated[
         str, typer.Option("--why", help="What it was, and what was done about it; recorded.")
@@ -276,8 +269,7 @@ def resume(
 
     Example: flywheel resume --why "a backup ran at 03:10; moved to noon"
     """
-    # One line of text: it is shown on terminals for as long as the ledger lives.
-    why = " ".join("".join(c if c.isprintable() else " " for c in why).split())
+    why = one_line(why)
     if not why:
         raise UsageError("--why wants the reason in words: it is recorded.")
     path = ledger_path(ledger)
@@ -285,7 +277,7 @@ def resume(
     from flywheel.ledger import halts
 
     try:
-        lifted = halts.resume(opened, f"{_who()}: {why}", utc_text())
+        lifted = halts.resume(opened, f"{who()}: {why}", utc_text())
     finally:
         opened.close()
     if json_:

@@ -32,13 +32,35 @@ if TYPE_CHECKING:
 NARROW = 84
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="The levers: list, show, add, write."
+    no_args_is_help=True, rich_markup_mode=None,
+    help="The queue: what may be tried, in which order, and why.",
 )
 
 
 def known(ledger: Path) -> tuple[Lever, ...]:
-    """Every declared lever: the repository's, then this box's own."""
-    return (*experiments.discover(), *declared.read(ledger))
+    """Every lever: the repository's, this box's own, then those that came by themselves."""
+    return with_declared(ledger, _history(ledger)[0] if ledger.exists() else None)
+
+
+def with_declared(ledger: Path, view: View | None) -> tuple[Lever, ...]:
+    """As `known`, for a history that was read already; None: there is none yet."""
+    found = [*experiments.discover(), *declared.read(ledger)]
+    if sweeps := declared.sweeps(ledger):
+        # Only a search needs it, and it takes its time to load.
+        from flywheel.loop.sweeping import expand
+
+        found += expand(sweeps, view)
+    taken = {lever.identity for lever in found} | {lever.name for lever in found}
+    proposed = () if view is None else tuple(row.lever for row in view.proposals)
+    return (*found, *(x for x in proposed if not taken & {x.identity, x.name}))
+
+
+def named(ledger: Path, name: str) -> Lever:
+    """The declared lever of that name; UsageError when there is none."""
+    for lever in known(ledger):
+        if lever.name == name:
+            return lever
+    raise UsageError(f"there is no lever named {name}; flywheel levers list shows them.")
 
 
 def _history(path: Path) -> tuple[View, dict[str, Mapping[str, Any]]]:
@@ -85,10 +107,33 @@ def lever_json(lever: Lever, state: str) -> dict[str, Any]:
         "hot": lever.hot,
         "family": lever.family,
         "metric": lever.metric,
+        "slow": lever.slow,
+        "share": lever.share,
         "needs": list(lever.needs),
         "identity": lever.identity,
         "state": state,
     }
+
+
+def _told(path: Path, lever: Lever) -> dict[str, Any]:
+    """What was said of a lever, and why it was chosen whenever it was, as JSON."""
+    from flywheel.ledger import steering
+
+    if not path.exists():
+        return {"said": [], "chosen": []}
+    opened = open_ledger(path)
+    try:
+        with opened.reading() as connection:
+            said = [s for s in steering.said(connection) if s.lever_identity == lever.identity]
+            chosen = steering.choices(connection, lever.identity)
+    finally:
+        opened.close()
+    return {
+        "said": [{"word": s.word, "ceiling": s.ceiling, "why": s.why, "when": s.created_utc}
+                 for s in said],
+        "chosen": [{"block": c.block_id, "why": c.why, "over": dict(c.runners_up)}
+                   for c in chosen],
+    }  # fmt: skip
 
 
 @app.command("list")
@@ -131,19 +176,24 @@ def show(
     Example: flywheel levers show threads-2
     """
     path = ledger_path(ledger)
-    levers = known(path)
-    lever = next((one for one in levers if one.name == name), None)
-    if lever is None:
-        raise UsageError(f"there is no lever named {name}; flywheel levers list shows them.")
-    body = lever_json(lever, states(path, levers)[name])
+    lever = named(path, name)
+    body = {**lever_json(lever, states(path, known(path))[name]), **_told(path, lever)}
     if json_:
         emit(body)
         return 0
     table = Table.grid(padding=(0, 2))
     for key, value in body.items():
-        table.add_row(Text(key, style="dim"), Text(str(value)))
+        for one in value if key in ("said", "chosen") else (value,):
+            table.add_row(Text(key, style="dim"), Text(_words(one)))
     console().print(table)
     return 0
+
+
+def _words(value: Any) -> str:
+    """A value of the page in one line."""
+    if not isinstance(value, dict):
+        return str(value)
+    return ", ".join(f"{key} {_words(one)}" for key, one in value.items() if one is not None)
 
 
 @app.command()
@@ -162,6 +212,12 @@ def add(
     cold: Annotated[
         bool, typer.Option("--cold", help="One engine load cannot hold both values.")
     ] = False,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="Minutes of building come before every measurement.")
+    ] = False,
+    share: Annotated[
+        float, typer.Option("--share", help="The part of the traffic that it touches.")
+    ] = 1.0,
     family: Annotated[str, typer.Option("--family", help="Levers of one kind.")] = "declared",
     needs: Annotated[
         list[str] | None,
@@ -189,7 +245,9 @@ def add(
             ceiling=ceiling,
             hot=not cold,
             family=family,
+            slow=slow,
             needs=tuple(needs or ()),
+            share=share,
         )
         where = declared.add(path, lever, known(path))
     except LeverError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flywheel import priority
 from flywheel.box.clock import SystemClock
 from flywheel.cli import levers as cli_levers, paper
 from flywheel.cli.terminal import (
@@ -248,7 +249,8 @@ def _document(path: Path, since: str | None, *, with_evidence: bool) -> Document
     opened = open_ledger(path)
     try:
         return gather.gather(
-            opened, cli_levers.known(path), since_utc=since_utc, with_evidence=with_evidence
+            opened, cli_levers.known(path), first=priority.read(path), since_utc=since_utc,
+            with_evidence=with_evidence,
         )
     finally:
         opened.close()

@@ -5,7 +5,9 @@ Exit codes: 0 done, 1 failed, 2 asked for wrongly, 3 refused now (busy, halted, 
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,6 +82,19 @@ def open_ledger(path: Path, *, writing: bool = False) -> Ledger:
         return opened
     # A copy in memory: however long a command looks, the loop never waits for it.
     return Ledger.read(path, private=True)
+
+
+def who() -> str:
+    """The user at this terminal."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
+
+
+def one_line(text: str) -> str:
+    """A reason as it is recorded: one line, for it is shown on terminals as long as it is kept."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def console() -> Console:

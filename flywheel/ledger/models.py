@@ -4,6 +4,9 @@
                               variant -> block (the estimate) -> decision -> finding
     block_plan -> screen_plan -> screen: a look before a confirmation, which lends no estimate
     screen_plan -> screen_opening -> run: the load of an earlier screen that this one begins with
+    block_plan -> choice: the terms by which a lever was chosen, and what it was chosen over
+    steering: what a person said of a lever, which may never have been tried
+    campaign -> phase -> profile; proposal: a lever that nobody declared, and where it comes from
     run -> halt -> resume; takeover stands alone
     foreign_log -> foreign_reading -> foreign_measurement, foreign_verdict (imported history)
 
@@ -32,6 +35,8 @@ from flywheel.ledger import schema
 SCHEMA_VERSION = schema.VERSION
 OUTCOMES = ("ok", "void", "timeout", "killed", "blocked")
 PURPOSES = ("null", "canary", "lever", "anchor")
+STEERING = ("priced", "deferred", "reopened")
+PHASES = ("exploit", "exhaust", "propose", "done")
 
 FOREIGN_KINDS = ("decode", "guard", "arms")
 
@@ -102,6 +107,7 @@ lever = _table(
     Column("is_null", Integer, nullable=False),
     Column("metric", Text, nullable=False),
     Column("created_utc", Text, nullable=False),
+    Column("sweep", Text, nullable=False, server_default=""),
     *_finite("predicted_gain", "ceiling"),
 )
 
@@ -135,6 +141,32 @@ block_plan = _table(
     Column("created_utc", Text, nullable=False),
     UniqueConstraint("variant_id", "number"),
     _one_of("pattern", ("ABBA", "BAAB")),
+)
+
+choice = _table(
+    "choice",
+    Column("block_id", Text, ForeignKey("block_plan.id"), primary_key=True),
+    Column("value", REAL, nullable=False),
+    _json("terms"),
+    _json("runners_up"),
+    Column("created_utc", Text, nullable=False),
+    *_finite("value"),
+)
+
+steering = _table(
+    "steering",
+    Column("id", Integer, primary_key=True),
+    Column("lever_identity", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("word", Text, nullable=False),
+    Column("ceiling", REAL),
+    Column("why", Text, nullable=False),
+    # The newest decision when it was said, 0 before the first: a later one is news.
+    Column("after_decision", Integer, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    _one_of("word", STEERING),
+    CheckConstraint("(word = 'priced') = (ceiling IS NOT NULL)"),
+    CheckConstraint("ceiling IS NULL OR (ceiling >= 0 AND ceiling < 1)"),
 )
 
 run = _table(
@@ -313,6 +345,43 @@ finding = _table(
     Column("decision_id", Integer, ForeignKey("decision.id")),
     Column("sentence", Text, nullable=False),
     _json("evidence"),
+    Column("created_utc", Text, nullable=False),
+)
+
+phase = _table(
+    "phase",
+    Column("id", Integer, primary_key=True),
+    Column("campaign_id", Integer, ForeignKey("campaign.id"), nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    # The newest decision at the change, 0 before the first: only later ones count in this phase.
+    Column("after_decision", Integer, nullable=False),
+    Column("finding", Integer, ForeignKey("finding.number"), nullable=False),
+    Column("created_utc", Text, nullable=False),
+    _one_of("phase", PHASES),
+)
+
+profile = _table(
+    "profile",
+    Column("id", Integer, primary_key=True),
+    Column("phase_id", Integer, ForeignKey("phase.id"), nullable=False),
+    _json("config"),
+    Column("top", Text, nullable=False),
+    Column("levers", Integer, nullable=False),
+    Column("failure", Text, nullable=False),
+    _json("document"),
+    Column("created_utc", Text, nullable=False),
+    CheckConstraint("(failure = '') = (top <> '')"),
+    CheckConstraint("levers >= 0"),
+)
+
+proposal = _table(
+    "proposal",
+    Column("lever_identity", Text, primary_key=True),
+    _json("lever"),
+    Column("origin", Text, nullable=False),
+    Column("because", Text, nullable=False),
+    Column("profile_id", Integer, ForeignKey("profile.id")),
     Column("created_utc", Text, nullable=False),
 )
 

@@ -183,6 +183,72 @@ class VariantRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SteeringRow:
+    """What a person said of a lever: `word` is priced, deferred or reopened.
+
+    `after_decision` is the newest decision when it was said; 0 before the first.
+    """
+
+    number: int
+    lever_identity: str
+    name: str
+    word: str
+    ceiling: float | None
+    why: str
+    after_decision: int
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """A campaign entered a phase; `after_decision` is the newest decision then, 0: none."""
+
+    number: int
+    campaign_id: int
+    phase: str
+    why: str
+    after_decision: int
+    finding: int
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """A profile of the incumbent, asked for by a phase: the residual on `top`, and what came of it.
+
+    `failure` says why there is none; `levers` counts those that it led to.
+    """
+
+    number: int
+    phase: int
+    top: str
+    levers: int
+    failure: str
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRow:
+    """A lever that nobody declared: its `origin` (residual), and what it came `because` of."""
+
+    lever: Lever
+    origin: str
+    because: str
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    """Why the plan chose a lever: its priority's value and terms, and the next best."""
+
+    block_id: str
+    value: float
+    terms: Mapping[str, Any]
+    runners_up: tuple[tuple[str, float], ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class CampaignRow:
     """A declared epoch. `first_config` is the frozen anchor, `start_config` where it began."""
 
@@ -216,6 +282,10 @@ class View:
     findings: tuple[FindingRow, ...] = ()
     rulers: Mapping[int, Ruler] = field(default_factory=dict)
     decisions: tuple[DecisionRow, ...] = ()
+    steering: tuple[SteeringRow, ...] = ()
+    phases: tuple[PhaseRow, ...] = ()
+    profiles: tuple[ProfileRow, ...] = ()
+    proposals: tuple[ProposalRow, ...] = ()
 
     @property
     def campaign(self) -> CampaignRow | None:

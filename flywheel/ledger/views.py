@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, func, literal_column, select
 
 from flywheel.errors import LedgerError
-from flywheel.ledger import models
+from flywheel.ledger import models, phases, steering
 from flywheel.ledger.rows import (
     BlockRow,
     CampaignRow,
@@ -56,6 +56,10 @@ def load(connection: Connection) -> View:
         rulers={r.id: Ruler.from_dict(json.loads(r.fields))
                 for r in connection.execute(select(models.ruler))},
         decisions=decisions,
+        steering=steering.said(connection),
+        phases=phases.entered(connection),
+        profiles=phases.profiles(connection),
+        proposals=phases.proposals(connection),
     )
 
 
@@ -192,7 +196,7 @@ def levers(connection: Connection) -> dict[str, Lever]:
 def _lever(row: Any) -> Lever:
     return Lever(
         row.name, row.kind, json.loads(row.change), row.claim, row.falsify, row.predicted_gain,
-        row.ceiling, bool(row.hot), row.family, bool(row.is_null), row.metric,
+        row.ceiling, bool(row.hot), row.family, bool(row.is_null), row.metric, sweep=row.sweep,
     )
 
 

@@ -2,7 +2,8 @@
 
 Gains do not add: what a later promotion brings may be what an earlier one brought. The reverse of a
 promotion is measured against the best that has grown on top of it. If the reverse is promoted, the
-old win is undone; if it is rejected, the old win is confirmed with a band.
+old win is undone; if it is rejected, the old win is confirmed with a band. Either way it is a probe
+for interaction: a win that is worth another amount than when it was won owes that to the later ones.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Any
 from flywheel.best import Best
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.lever import Lever, canonical
+from flywheel.statistics.band import Band
+from flywheel.statistics.decide import percent, span
 
 # Promotions on top of one before it is looked at again.
 AFTER = 3
+FAMILY = "ablation"
 
 
 def ablation(
@@ -34,6 +38,33 @@ def ablation(
         if sum(later > since for later in best.promotions) >= after:
             return lever
     return None
+
+
+def interaction(view: View, variant: VariantRow, band: Band | None) -> str | None:
+    """What the reverse of a promotion says of its interaction with later ones; None: nothing.
+
+    `band` is that of the reverse's log gain. Two bands that do not meet are two different gains.
+    """
+    name = variant.lever.field_name
+    if variant.lever.family != FAMILY or name is None or band is None:
+        return None
+    won = [v for v in view.variants if v.decision is not None and v.decision.promoted
+           and v.lever.field_name == name
+           and v.candidate.get(name) == variant.incumbent.get(name)]
+    then = won[-1].decision.band if won and won[-1].decision else None
+    if then is None or (then.low <= -band.low and -band.high <= then.high):
+        return None
+    made = won[-1].decision
+    assert made is not None
+    later = ", ".join(
+        f"D{d.number}" for d in view.standing()
+        if d.promoted and not d.null and made.number < d.number <= (variant.from_decision or 0)
+    )
+    return (
+        f"{won[-1].lever.label()} interacts with {later}: it saved {percent(then.mean)} "
+        f"[{span(then)}] when it was won, and {percent(-band.mean)} "
+        f"[{span(Band(-band.mean, -band.high, -band.low, band.n, band.nu))}] on top of them"
+    )
 
 
 def _reverse(
@@ -56,7 +87,7 @@ def _reverse(
         falsify="time per token does not fall without it",
         predicted_gain=0.0,
         hot=lever.hot,
-        family="ablation",
+        family=FAMILY,
         metric=lever.metric,
         slow=lever.slow,
     )

@@ -34,7 +34,8 @@ class Course:
     """Takes runs from their plan to the ledger, one after the other.
 
     ``lease`` is what a run's supervisor inherits.  ``load_s`` tells how long a load is expected to
-    take (0: not known yet); ``do`` is told what is being done and ``promoted`` of every promotion.
+    take (0: not known yet); ``do`` is told what is being done and ``finished`` of every run that
+    was entered.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Course:
         room: Room,
         load_s: Callable[[], float],
         do: Callable[[str, str | None], None],
-        promoted: Callable[[], None],
+        finished: Callable[[Manifest, ingest.Ingested, judge.Entered], None],
     ) -> None:
         self.lease: Lease | None = None
         self._order = order
@@ -61,7 +62,7 @@ class Course:
         self._room = room
         self._load_s = load_s
         self._do = do
-        self._promoted = promoted
+        self._finished = finished
         self._entered: dict[str, Any] = {}
 
     def run(self, step: plan.NextBlock, load: plan.Load) -> Wish | bool:
@@ -169,8 +170,7 @@ class Course:
         self._do("planning", None)
         self._count(got)
         narrate.finished(self._display, manifest, got, entered)
-        if entered.verdict is not None and entered.verdict.ending == "promoted":
-            self._promoted()
+        self._finished(manifest, got, entered)
         if wish is not None:
             return wish
         return got.record is not None and entered.void is None

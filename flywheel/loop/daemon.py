@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -20,22 +20,24 @@ from flywheel.display.panel import STYLES, Display
 from flywheel.errors import LeaseBusy, Refused
 from flywheel.ledger import place
 from flywheel.ledger.opening import open_for_writing
-from flywheel.lever import Lever
 from flywheel.loop import glance, ready, stop
 from flywheel.loop.beat import beating
 from flywheel.loop.night import Night
 from flywheel.loop.order import Order, Session
+from flywheel.loop.supply import Declared
 from flywheel.loop.wishes import Wish, Wishes
 
 
 def run(
     order: Order,
-    levers: Sequence[Lever],
+    declared: Declared,
     *,
     clock: Clock,
     display: Display,
 ) -> Session:
     """One session: refused when another daemon has the ledger or a STOP file lies there.
+
+    `declared` reads the levers; it is asked again before every choice.
 
     Raises Refused (or LeaseBusy) without having changed anything.
     """
@@ -54,14 +56,14 @@ def run(
         wishes = Wishes(order.ledger, clock, deadline_s=deadline_s)
         try:
             with _signals(wishes):
-                return _night(order, levers, clock, display, wishes)
+                return _night(order, declared, clock, display, wishes)
         finally:
             with contextlib.suppress(OSError):
                 stop.clear(order.ledger)
 
 
 def _night(
-    order: Order, levers: Sequence[Lever], clock: Clock, display: Display, wishes: Wishes
+    order: Order, declared: Declared, clock: Clock, display: Display, wishes: Wishes
 ) -> Session:
     # To prove and to copy a large ledger takes its time.
     opening = wishes.during(lambda: open_for_writing(order.ledger, now_utc=utc_text()))
@@ -71,7 +73,7 @@ def _night(
         display.say(warning, STYLES["void"])
     try:
         night = Night(
-            order, opening.ledger, levers, clock=clock, display=display, wishes=wishes,
+            order, opening.ledger, declared, clock=clock, display=display, wishes=wishes,
             ready=ready.tell,
         )  # fmt: skip
         with beating(night) as night.beat:

@@ -2,17 +2,18 @@
 
 A lever's identity is what it changes, not its name: the same change under another name is refused
 with a pointer to the decision that closed it. A closed lever comes back at lower odds once a
-condition that its decision held under has changed: the ruler, the incumbent or the engine's code.
+condition that its decision held under has changed: the ruler, the incumbent or the engine's code;
+or because a person reopened it. What a person deferred waits until it is reopened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flywheel.best import Best
-from flywheel.ledger.rows import VariantRow, View
+from flywheel.ledger.rows import SteeringRow, VariantRow, View
 from flywheel.lever import Lever, canonical
 
 # A lever that lost once seldom wins because something else changed.
@@ -55,7 +56,7 @@ def admit(
     ready: list[Candidate] = []
     refused: list[Ineligible] = []
     seen: dict[str, Lever] = {}
-    for lever in levers:
+    for lever in (priced(view, lever) for lever in levers):
         if lever.identity in seen:
             other = seen[lever.identity].name
             refused.append(Ineligible(lever, f"{lever.name} is the same change as {other}"))
@@ -69,6 +70,20 @@ def admit(
     return tuple(ready), tuple(refused)
 
 
+def priced(view: View, lever: Lever) -> Lever:
+    """The lever with the newest ceiling that was measured for it."""
+    found = [s.ceiling for s in view.steering
+             if s.word == "priced" and s.lever_identity == lever.identity]
+    return replace(lever, ceiling=found[-1]) if found else lever
+
+
+def _said(view: View, lever: Lever) -> SteeringRow | None:
+    """Whether a lever was deferred or reopened last."""
+    found = [s for s in view.steering
+             if s.word != "priced" and s.lever_identity == lever.identity]
+    return found[-1] if found else None
+
+
 def _one(
     view: View,
     lever: Lever,
@@ -80,6 +95,8 @@ def _one(
         return Ineligible(lever, f"{lever.name} changes nothing; canaries are placed by the plan")
     if lever.kind not in kinds:
         return Ineligible(lever, f"{lever.name}: this run handles no levers of kind {lever.kind}")
+    if (said := _said(view, lever)) is not None and said.word == "deferred":
+        return Ineligible(lever, f"{lever.name} is deferred: {said.why}")
     if (lacking := _lacking(lever, resolved)) is not None:
         return Ineligible(lever, lacking)
     field, value = next(iter(lever.change.items()))
@@ -113,6 +130,9 @@ def _after(view: View, lever: Lever, last: VariantRow, best: Best) -> Candidate 
     pointer = f"D{decision.number}{same}: {decision.ending}, {decision.sentence}"
     if decision.code == "incumbent_moved":
         return Candidate(lever, note=f"; it passed its screen: {pointer}", confirm=True)
+    said = _said(view, lever)
+    if said is not None and said.after_decision >= decision.number:
+        return Candidate(lever, REOPENED, f"; reopened after {pointer}: {said.why}")
     if last.campaign_id == view.campaign.id:
         return Ineligible(lever, f"{lever.name} was decided in this campaign by {pointer}")
     if decision.ending in ("void", "inconclusive"):

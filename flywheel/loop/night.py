@@ -6,24 +6,38 @@ It owns the order of things and every effect between the plan and the ledger.  W
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from experiments.knobs import KNOBS
 from flywheel import best
 from flywheel.box.clock import Clock, count, span_text, utc_text
 from flywheel.display import narrate
 from flywheel.display.panel import STYLES, Display
 from flywheel.errors import FlywheelError, LedgerBusy, LedgerError, Refused
-from flywheel.ledger import views
+from flywheel.ledger import phases, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import bracket, epoch, handover, pace, plan, planned, standing
+from flywheel.loop import (
+    bracket,
+    epoch,
+    handover,
+    pace,
+    plan,
+    planned,
+    standing,
+)
 from flywheel.loop.course import Course
+from flywheel.loop.exhaust import exhaust
+from flywheel.loop.herald import Herald
+from flywheel.loop.judge import Entered
 from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, write_best
 from flywheel.loop.room import Room
+from flywheel.loop.supply import Declared, Supply
 from flywheel.loop.turn import Turn
 from flywheel.loop.wishes import Wish, Wishes
 from flywheel.run import launch
+from flywheel.run.ingest import Ingested
 from flywheel.run.manifest import Manifest
 
 
@@ -34,7 +48,7 @@ class Night:
         self,
         order: Order,
         ledger: Ledger,
-        levers: Sequence[Lever],
+        declared: Declared,
         *,
         clock: Clock,
         display: Display,
@@ -43,7 +57,7 @@ class Night:
     ) -> None:
         self.order = order
         self.ledger = ledger
-        self.levers = tuple(levers)
+        self.supply = Supply(order.ledger, declared, self._warn)
         self.clock = clock
         self.display = display
         self.wishes = wishes
@@ -53,13 +67,14 @@ class Night:
         self.doing = "starting"
         self.doing_since_utc = self.session.started_utc
         self.run_id: str | None = None
+        self.herald = Herald(order, clock, self._warn)
         self.turn = Turn(
             order, self.session, wishes, clock, load_s=self._load_s, tell=self._tell
         )
         self.room = Room(order, self.session, wishes, clock, ledger=ledger, tell=self._tell)
         self.course = Course(
             order, ledger, self.session, clock=clock, display=display, wishes=wishes,
-            room=self.room, load_s=self._load_s, do=self._do, promoted=self._write_best,
+            room=self.room, load_s=self._load_s, do=self._do, finished=self._finished,
         )  # fmt: skip
 
     # -- the whole night -------------------------------------------------------------------
@@ -87,6 +102,9 @@ class Night:
                 self.course.lease.release()
             self._write_best()
             self._do("stopped", None)
+            # A night that was refused never began.
+            if self.course.lease is not None:
+                self.herald.ended(self.session)
         self.display.show(time_left_s=None)
         self.session.engine_s = min(
             self.session.engine_s, self.clock.monotonic_s() - began_s
@@ -95,12 +113,17 @@ class Night:
 
     def _loop(self) -> Wish:
         while True:
-            if (wish := self._halted() or self.turn.over()) is not None:
+            if (wish := self._halted()) is not None:
+                self.herald.halted(wish.reason)
+                return wish
+            if (wish := self.turn.over()) is not None:
                 return wish
             step = plan.next_step(
                 self._view(),
-                self.levers,
+                self._levers(),
+                first=self.supply.first(),
                 closing=self._closing(),
+                profiles=bool(self.order.profile),
                 effective=self._effective(),
                 kinds=KINDS,
                 settled=standing.settled(self.ledger),
@@ -114,8 +137,32 @@ class Night:
                 planned.price_out(self.ledger, step, now_utc=self._now())
                 self.display.say(f"{step.lever.label()}: {step.why}", STYLES["rejected"])
                 continue
-            if (wish := self._block(step)) is not None:
-                return wish
+            if isinstance(step, plan.PhaseChange):
+                said = phases.enter(
+                    self.ledger, step.phase, step.why, step.decisions, now_utc=self._now()
+                )
+                self.display.say(said)
+                continue
+            found = self._profile(step) if isinstance(step, plan.TakeProfile) else self._block(step)
+            if found is not None:
+                return found
+
+    # -- what else there is to try --------------------------------------------------------
+
+    def _levers(self) -> tuple[Lever, ...]:
+        return self.supply.levers(self._view())
+
+    def _profile(self, step: plan.TakeProfile) -> Wish | None:
+        """Profile the incumbent, and record the levers that this leads to."""
+        if (wish := self.wishes.heard() or self.turn.wait("", 1) or self.room.wait()) is not None:
+            return wish
+        self._do("a profile of the incumbent", None)
+        lease, tried = self.course.lease, [v.lever for v in self._view().variants]
+        return exhaust(
+            self.order, self.ledger, step, KNOBS, [*self._levers(), *tried],
+            lease_fds=lease.fds if lease else (), wishes=self.wishes, clock=self.clock,
+            say=self.display.say,
+        )
 
     # -- one block -------------------------------------------------------------------------
 
@@ -241,6 +288,15 @@ class Night:
         self._do(waiting_for, None)
         self.display.show(headline=waiting_for)
         self.display.say(waiting_for, STYLES["void"])
+
+    def _warn(self, sentence: str) -> None:
+        self.display.say(sentence, STYLES["void"])
+
+    def _finished(self, manifest: Manifest, got: Ingested, entered: Entered) -> None:
+        """A run is in the ledger."""
+        if entered.verdict is not None and entered.verdict.ending == "promoted":
+            self._write_best()
+        self.herald.entered(manifest, got, entered)
 
     def _closing(self) -> bool:
         """Whether what is left of the time is just enough to measure the best once more."""

@@ -32,7 +32,9 @@ class Order:
     """What `flywheel run` was asked for.
 
     ``budget_runs`` counts engine loads, ``budget_s`` the wall time of this session;
-    ``timeout_s`` bounds one load, ``grace_s`` is what it gets between TERM and KILL.
+    ``timeout_s`` bounds one load, ``grace_s`` is what it gets between TERM and KILL. ``profile`` is
+    the command that profiles a configuration; without it the night ends with the declared levers.
+    ``notify`` names who is told of what happens.
     """
 
     ledger: Path
@@ -47,6 +49,8 @@ class Order:
     timeout_s: float = 1800.0
     grace_s: float = GRACE_S
     command: tuple[str, ...] = launch.ENGINE_COMMAND
+    profile: tuple[str, ...] = ()
+    notify: tuple[str, ...] = ()
     cwd: Path = field(default_factory=Path.cwd)
     new_campaign: bool = False
     patience_s: float = 1.0

@@ -85,6 +85,11 @@ def plan_block(ledger: Ledger, step: NextBlock, *, now_utc: str) -> None:
             why=step.why,
             created_utc=now_utc,
         )
+        if (choice := step.choice) is not None:
+            writer.append(
+                models.choice, block_id=step.block_id, value=choice.value, terms=choice.terms,
+                runners_up=choice.runners_up, created_utc=now_utc,
+            )
         if step.screen:
             writer.append(
                 models.screen_plan, block_id=step.block_id,
@@ -116,7 +121,7 @@ def _append_variant(
         identity=lever.identity, name=lever.name, kind=lever.kind, change=dict(lever.change),
         claim=lever.claim, falsify=lever.falsify, predicted_gain=lever.predicted_gain,
         ceiling=lever.ceiling, hot=lever.hot, family=lever.family, is_null=lever.null,
-        metric=lever.metric, created_utc=now_utc,
+        metric=lever.metric, sweep=lever.sweep, created_utc=now_utc,
     )
     writer.append(
         models.variant,

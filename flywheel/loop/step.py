@@ -1,4 +1,4 @@
-"""What the plan can ask for: a block to run, a lever to close unbuilt, or a stop. Pure data."""
+"""What the plan can ask for: a block, a lever to close unbuilt, a profile, a stop. Pure data."""
 
 from __future__ import annotations
 
@@ -34,12 +34,22 @@ class Mate:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """The terms by which a lever was chosen: its priority, and the next best by name and value."""
+
+    value: float
+    terms: Mapping[str, Any]
+    runners_up: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NextBlock:
     """A block to run. `new_variant` and `new_block` say which rows are still to be appended.
 
     `done` holds the runs that this block already has (after a crash, or between cold loads). A
     cold `screen` is A x1 x2 A: the lever's candidate, then its mate's, between two incumbents, of
-    which the first is the run `opens_with` where an earlier screen has just measured it.
+    which the first is the run `opens_with` where an earlier screen has just measured it. `choice`
+    is there when it was chosen among levers.
     """
 
     block_id: str
@@ -60,6 +70,7 @@ class NextBlock:
     screen: bool = False
     mate: Mate | None = None
     opens_with: str | None = None
+    choice: Choice | None = None
 
     @property
     def null(self) -> bool:
@@ -111,4 +122,22 @@ class Stop:
     halt: bool = False
 
 
-Step = NextBlock | PricedOut | Stop
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """The campaign enters a phase: why, and the decisions that this stands on."""
+
+    phase: str
+    why: str
+    decisions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TakeProfile:
+    """The incumbent is to be profiled, at a step of so many rows."""
+
+    config: Mapping[str, Any]
+    rows: int
+    why: str
+
+
+Step = NextBlock | PricedOut | PhaseChange | TakeProfile | Stop

@@ -11,6 +11,7 @@ from flywheel.ledger import models, views
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.ledger.writer import Writer
 from flywheel.lever import canonical, fingerprint
+from flywheel.loop.ablation import interaction
 from flywheel.loop.halting import null_alarm
 from flywheel.statistics.band import effect_band, gain_fraction, log_gain, pool
 from flywheel.statistics.campaign import Budget, Settings
@@ -66,6 +67,8 @@ def append_decision(
         writer, variant, verdict, rule, now_utc, test=test, promotions=budget.promotions
     )
     found = sentences(variant, verdict)
+    if verdict.ending in ("promoted", "rejected"):
+        found += tuple(s for s in [interaction(view, variant, verdict.band)] if s is not None)
     for sentence in found:
         writer.append(
             models.finding, variant_id=variant.id, decision_id=number, sentence=sentence,

@@ -79,20 +79,25 @@ def gather(
     ledger: Ledger,
     levers: Sequence[Lever],
     *,
+    first: Sequence[str] = (),
     since_utc: str | None = None,
     with_evidence: bool = False,
 ) -> Document:
     """The report on the newest campaign, or on all since a moment, with the plan's next step.
+
+    `first` names the levers that a person wants tried before all others.
 
     Raises LedgerError when the ledger holds no campaign.
     """
     with ledger.reading() as connection:
         found = read(connection, since_utc=since_utc, with_evidence=with_evidence)
     view, standing = found.scope.view, found.standing
-    step = plan.next_step(view, levers, effective=found.effective, settled=found.settled)
+    step = plan.next_step(
+        view, levers, first=first, profiles=True, effective=found.effective, settled=found.settled
+    )
     ready, refused = admit(view, levers, found.best, found.effective, KINDS)
-    queue = [QueueLine(c.lever.name, c.lever.label(), why)
-             for c, why in ranked(view, ready)[:QUEUE_SHOWN]]
+    queue = [QueueLine(one.candidate.lever.name, one.candidate.lever.label(), one.why)
+             for one in ranked(view, ready, first)[:QUEUE_SHOWN]]
     notes = [r.reason for r in refused if "same change" in r.reason or "closed by" in r.reason]
     said = describe(step)
     if standing:
@@ -139,6 +144,10 @@ def describe(step: plan.Step) -> str:
         return f"{'HALTED: ' if step.halt else 'nothing: '}{step.reason}"
     if isinstance(step, plan.PricedOut):
         return f"{step.lever.label()}: {step.why}"
+    if isinstance(step, plan.PhaseChange):
+        return f"{step.phase}: {step.why}"
+    if isinstance(step, plan.TakeProfile):
+        return f"a profile: {step.why}"
     name = step.lever.label() if step.purpose == "lever" else step.purpose
     return f"{name}: {step.why}"
 

@@ -13,7 +13,7 @@ from typing import Any
 from flywheel.errors import RecordError
 from flywheel.ledger.rows import CampaignRow
 from flywheel.lever import Lever
-from flywheel.loop.step import Mate, NextBlock
+from flywheel.loop.step import Choice, Mate, NextBlock
 from flywheel.statistics.campaign import Settings
 
 # What the ledger at hand decides: whether rows are there already.
@@ -36,6 +36,8 @@ def to_json(campaign: CampaignRow, step: NextBlock) -> dict[str, Any]:
             "variant_id": mate.variant_id, "lever": _lever(mate.lever),
             "candidate": dict(mate.candidate),
         }
+    if step.choice is not None:
+        planned["choice"] = asdict(step.choice)
     return {
         "campaign": {
             "number": campaign.id,
@@ -71,6 +73,9 @@ def from_json(value: Mapping[str, Any]) -> Lineage:
         if planned.get("mate") is not None:
             mate = dict(planned["mate"])
             planned["mate"] = Mate(**{**mate, "lever": Lever(**mate["lever"])})
+        if (choice := planned.get("choice")) is not None:
+            over = tuple((str(name), float(worth)) for name, worth in choice["runners_up"])
+            planned["choice"] = Choice(float(choice["value"]), dict(choice["terms"]), over)
         return Lineage(campaign, NextBlock(**planned, new_variant=False, new_block=False))
     except (KeyError, TypeError, ValueError, AssertionError) as error:
         raise RecordError(f"a run's lineage is incomplete: {error}") from error

@@ -39,7 +39,9 @@ def main(words: Sequence[str]) -> int:
     scene = Scene(Path(root))
     settings, levers = (SETTINGS, (LEVER,)) if kind == "scene" else (LONG, many_levers())
     order = scene.order(*options, budget_runs=int(budget_runs), settings=settings)
-    session = daemon.run(order, levers, clock=SystemClock(), display=Display(Console()))
+    session = daemon.run(
+        order, lambda _view: levers, clock=SystemClock(), display=Display(Console())
+    )
     return 1 if session.failed else 0
 
 

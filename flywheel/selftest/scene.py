@@ -154,7 +154,9 @@ class Scene:
         with self._beside(during):
             try:
                 clock = clock or SystemClock()
-                self.session = daemon.run(order, [LEVER], clock=clock, display=display)
+                self.session = daemon.run(
+                    order, lambda _view: [LEVER], clock=clock, display=display
+                )
             except (FlywheelError, OSError) as error:
                 self.error = error
 

@@ -1,4 +1,7 @@
-"""`python -m flywheel.simulate`: the rule's error rates and power, from invented campaigns."""
+"""`python -m flywheel.simulate`: the rule's error rates and power, from invented campaigns.
+
+With `--ordering`, how soon the queue's order finds the gain that is there.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ from flywheel.cli import paper
 from flywheel.cli.terminal import open_ledger
 from flywheel.errors import FlywheelError, UsageError
 from flywheel.ledger import views
-from flywheel.simulate import page
+from flywheel.simulate import ordering, page
+from flywheel.simulate.landscape import LANDSCAPES
 from flywheel.simulate.outcome import Summary
 from flywheel.simulate.permute import permute
 from flywheel.simulate.study import rows, study
@@ -30,6 +34,7 @@ from flywheel.simulate.truth import LEVERS
 from flywheel.statistics.campaign import FULL
 
 SHORT, LONG = 4, 200
+QUEUES = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if asked.permute is not None:
             return _permute(asked.permute, asked.campaigns or LONG, asked.seed, json_=asked.json)
+        if asked.ordering:
+            return _ordering(asked)
         if asked.stored is not None:
             return _draw(_stored(asked.stored), asked.docs or asked.stored.parent)
         return _study(asked)
@@ -69,6 +76,32 @@ def _study(asked: argparse.Namespace) -> int:
         paper.write(asked.out, json.dumps(body, indent=1) + "\n")
     if asked.docs:
         _draw(found, asked.docs)
+    return 0
+
+
+def _ordering(asked: argparse.Namespace) -> int:
+    queues = asked.campaigns or (QUEUES if asked.full else SHORT)
+    if asked.out is not None:
+        paper.writable(asked.out)
+    began = time.monotonic()
+    with _progress(quiet=asked.json) as progress:
+        task = progress.add_task("queues", total=len(LANDSCAPES) * queues)
+        found = ordering.study(
+            queues, seed=asked.seed, processes=asked.processes,
+            done=lambda: progress.advance(task),
+        )
+    body = {
+        **_origin(f"--ordering --campaigns {queues} --seed {asked.seed}",
+                  time.monotonic() - began),
+        "landscapes": [asdict(one) for one in LANDSCAPES.values()],
+        "rows": [asdict(row) for row in found],
+    }
+    if asked.json:
+        sys.stdout.write(json.dumps(body, indent=1) + "\n")
+    else:
+        _print_ordering(found)
+    if asked.out:
+        paper.write(asked.out, json.dumps(body, indent=1) + "\n")
     return 0
 
 
@@ -114,6 +147,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--full", action="store_true",
                         help=f"{LONG} campaigns a row (most of an hour)")
+    parser.add_argument("--ordering", action="store_true",
+                        help="in which order are levers best tried? queues of 200, five orders "
+                        f"(--full: {QUEUES} queues a row, minutes)")
     parser.add_argument("--campaigns", type=_count, help=f"campaigns a row (default {SHORT})")
     parser.add_argument("--seed", type=int, default=1, help="the first campaign's seed")
     parser.add_argument("--processes", type=_count, default=1, help="worker processes")
@@ -147,13 +183,20 @@ def document(
 ) -> dict[str, object]:
     """The study as plain JSON, with the machine and versions that it ran on."""
     return {
-        "command": f"python -m flywheel.simulate --campaigns {campaigns} --seed {seed}",
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.system()},
-        "versions": {"python": platform.python_version(), **_versions("numpy", "scipy")},
-        "wall_s": round(wall_s, 1),
+        **_origin(f"--campaigns {campaigns} --seed {seed}", wall_s),
         "levers": LEVERS,
         "settings": FULL.as_dict(),
         "rows": [s.as_dict() for s in found],
+    }
+
+
+def _origin(options: str, wall_s: float) -> dict[str, object]:
+    """How, where and with what a study was made."""
+    return {
+        "command": f"python -m flywheel.simulate {options}",
+        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.system()},
+        "versions": {"python": platform.python_version(), **_versions("numpy", "scipy")},
+        "wall_s": round(wall_s, 1),
     }
 
 
@@ -185,6 +228,28 @@ def _print(found: Sequence[Summary], campaigns: int, wall_s: float) -> None:
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(table)
     console.print(f"{count(campaigns, 'campaign')} of {LEVERS} levers a row, {wall_s:.1f} s")
+
+
+def _shown(row: ordering.Ordered) -> str:
+    if row.low is None or row.high is None:
+        return f"{row.of_oracle:.2f}"
+    return f"{row.of_oracle:.2f} [{row.low:.2f}, {row.high:.2f}]"
+
+
+def _print_ordering(found: Sequence[ordering.Ordered]) -> None:
+    names = tuple(ordering.ORDERS)
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("area under gain by time, of the oracle's")
+    for name in names:
+        table.add_column(name, justify="right")
+    cells = {(row.landscape, row.horizon, row.order): row for row in found}
+    for landscape, horizon in dict.fromkeys((row.landscape, row.horizon) for row in found):
+        until = "to the end" if horizon == 1.0 else f"in the first {horizon:.0%}"
+        rows = [cells[landscape, horizon, name] for name in names]
+        table.add_row(f"{landscape}, {until}", *map(_shown, rows))
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    console.print(f"{count(found[0].queues, 'queue')} a row")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,19 @@ class Campaign:
             sum(place is None for place, _ in items), wrong,
         )
 
+    def decide(self, one: Truth) -> float | None:
+        """Confirm one lever, after the nulls where it is the first: its claimed log gain, or None.
+
+        None of a lever that was not promoted.
+        """
+        if not self._history:
+            self._calibrate()
+        verdict = self._confirm(one, null=False)
+        if verdict.ending != "promoted":
+            return None
+        assert verdict.shrunk_gain is not None
+        return log_gain(verdict.shrunk_gain)
+
     def _calibrate(self) -> None:
         blocks = self.settings.calibration if self.hot else self.settings.cold_calibration
         made = [self._block(NULL) for _ in range(blocks)]

@@ -18,6 +18,22 @@ from flywheel.statistics.decide import Rule
 
 
 @dataclass(frozen=True, slots=True)
+class Phases:
+    """When a campaign stops exploiting what was declared and looks for more.
+
+    After `poor_results` results in a row that each brought less than `poor_gain` (a fraction of
+    time), it profiles.
+    """
+
+    poor_results: int = 3
+    poor_gain: float = 0.005
+
+    def __post_init__(self) -> None:
+        if self.poor_results < 1 or not 0 < self.poor_gain < 1:
+            raise DecisionError("phases need a positive count and a gain between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything a campaign declares before its first run; stored with it.
 
@@ -27,6 +43,7 @@ class Settings:
     `anchor_every` promotions. After the k-th failure in a row the next attempt waits for
     `backoff_s[k-1]` seconds, and after more of them for the last of these. With `canaries` above
     zero the campaign tries nothing else: it counts how many of so many null levers it promotes.
+    Without `phases` it ends with the levers that were declared.
     """
 
     label: str = "full"
@@ -42,6 +59,7 @@ class Settings:
     backoff_s: tuple[float, ...] = (0.0, 30.0, 120.0)
     canaries: int = 0
     rule: Rule = field(default_factory=Rule)
+    phases: Phases | None = None
 
     def __post_init__(self) -> None:
         counts = (self.budget, self.calibration, self.canary_every, self.attempts,
@@ -83,8 +101,10 @@ class Settings:
         values = dict(data)
         if isinstance(pauses := values.get("backoff_s"), list):
             values["backoff_s"] = tuple(pauses)
-        rule = values.pop("rule")
+        rule, phases = values.pop("rule"), values.pop("phases", None)
         assert isinstance(rule, Mapping)
+        if isinstance(phases, Mapping):
+            values["phases"] = Phases(**phases)
         return cls(rule=Rule(**rule), **values)  # type: ignore[arg-type]
 
 
@@ -96,7 +116,9 @@ QUICK = Settings(
     rule=Rule(delta_min=0.01, useful=0.02, tau=0.02, memory=0.05, n_max=4),
 )
 # A night has the time to tell an effect of one per cent from none on a box that spreads by one.
-FULL = Settings(rule=Rule(delta_min=0.001, useful=0.01, tau=0.02, memory=0.05, n_max=12))
+FULL = Settings(
+    rule=Rule(delta_min=0.001, useful=0.01, tau=0.02, memory=0.05, n_max=12), phases=Phases()
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def night(asked: Order, ledger: Ledger, levers: Sequence[Lever], output: io.Stri
     return Night(
         asked,
         ledger,
-        levers,
+        lambda view: (*levers, *(row.lever for row in view.proposals)),
         clock=clock,
         display=Display(Console(file=output, width=200)),
         wishes=Wishes(asked.ledger, clock, deadline_s=deadline),

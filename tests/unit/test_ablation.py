@@ -74,6 +74,28 @@ def test_a_win_that_later_ones_made_worthless_is_undone(ledger: Ledger) -> None:
     assert (best["f0"], best["f1"]) == ("off", "on")
 
 
+def test_wins_that_add_up_are_no_interaction_and_others_are(ledger: Ledger) -> None:
+    drive(ledger, switches(AFTER + 1), world(AFTER + 1))
+    assert not [f for f in see(ledger).findings if "interacts" in f.sentence]
+
+
+def test_a_win_that_needs_another_says_so(ledger: Ledger) -> None:
+    class Helped(World):
+        def level(self, config: object) -> float:
+            all_on = all(config[f"f{i}"] == "on" for i in range(4))  # type: ignore[index]
+            return super().level(config) - (0.2 if all_on else 0.0)  # type: ignore[arg-type]
+
+    effects = {f'{{"f{i}":"on"}}': -0.05 for i in range(4)}
+    drive(ledger, switches(AFTER + 1), Helped(effects, sd=0.002))
+    view = see(ledger)
+    (said,) = [f.sentence for f in view.findings if "interacts" in f.sentence]
+    promoted = [v.decision.number for v in view.variants
+                if v.purpose == "lever" and v.decision and v.decision.promoted]  # fmt: skip
+    later = ", ".join(f"D{number}" for number in promoted[1:])
+    assert said.startswith(f"f0 -> on interacts with {later}: it saved ")
+    assert rebuild(ledger).same
+
+
 def test_no_win_is_looked_at_before_others_stand_on_it_nor_twice(ledger: Ledger) -> None:
     drive(ledger, switches(AFTER), world(AFTER))
     assert ablations(ledger) == []

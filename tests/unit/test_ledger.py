@@ -13,7 +13,7 @@ from foreign_logs import import_history
 from records import NOW, World, drive, lever
 
 from flywheel.errors import LedgerError, LedgerVersionError
-from flywheel.ledger import halts, models, takeovers, views
+from flywheel.ledger import halts, models, phases, steering, takeovers, views
 from flywheel.ledger.schema import APPLICATION_ID
 from flywheel.ledger.store import Ledger, check_integrity, log_text
 from flywheel.loop import planned
@@ -43,6 +43,9 @@ def filled(ledger: Ledger) -> Ledger:
     halts.halt(ledger, "test", "a fault", None, NOW)
     halts.resume(ledger, "looked at it", NOW)
     takeovers.record(ledger, path="d", device="cpu", previous={}, proof="gone", now_utc=NOW)
+    steering.steer(ledger, lever(), "deferred", "later", now_utc=NOW)
+    phases.enter(ledger, "exhaust", "dry", (), now_utc=NOW)
+    phases.profiled(ledger, {}, {}, "head", [(lever("new", {"n": 1}), "head")], now_utc=NOW)
     import_history(ledger, NOW)
     return ledger
 

@@ -15,7 +15,7 @@ from foreign_logs import import_history
 from records import NOW, World, drive, lever, manifest_of, record, text_of
 
 from flywheel.errors import LedgerError
-from flywheel.ledger import evidence, halts, integrity, models, takeovers, views
+from flywheel.ledger import evidence, halts, integrity, models, phases, steering, takeovers, views
 from flywheel.ledger.store import Ledger
 from flywheel.loop import judge, planned
 from flywheel.run.parse import parse
@@ -60,6 +60,9 @@ def test_no_row_is_replaced(ledger: Ledger, table: str) -> None:
     halts.resume(ledger, "looked at it", NOW)
     takeovers.record(ledger, path="d", device="cpu", previous={}, proof="gone", now_utc=NOW)
     planned.close_campaign(ledger, 1, "done", now_utc=NOW)
+    steering.steer(ledger, lever(), "deferred", "later", now_utc=NOW)
+    phases.enter(ledger, "exhaust", "dry", (), now_utc=NOW)
+    phases.profiled(ledger, {}, {}, "head", [(lever("new", {"n": 1}), "head")], now_utc=NOW)
     import_history(ledger, NOW)
     again = f"INSERT OR REPLACE INTO {table} SELECT * FROM {table} LIMIT 1"
     refused(ledger, again, "append-only")

@@ -58,7 +58,10 @@ def test_an_old_ledger_keeps_every_row(old: Path) -> None:
     before = rows(old)
     Ledger.open(old).close()
     after = rows(old)
-    assert {name: after[name] for name in before} == before
+    # A newer schema may add columns at the end of a row.
+    for name, found in before.items():
+        width = len(found[0]) if found else 0
+        assert [row[:width] for row in after[name]] == found
 
 
 def test_an_old_ledger_is_copied_before_it_is_changed(old: Path) -> None:

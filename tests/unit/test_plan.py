@@ -12,7 +12,7 @@ from flywheel import best as best_of
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.ledger.views import View
-from flywheel.lever import KINDS, Lever
+from flywheel.lever import KINDS, Lever, null_lever
 from flywheel.loop import judge, plan, planned
 from flywheel.loop.eligible import admit
 from flywheel.loop.ranking import ranked
@@ -121,8 +121,8 @@ def test_the_best_gain_per_minute_goes_first(tmp_path: Path) -> None:
     ]
     ready, _ = admit(view, levers, best, {}, KINDS)
     order = ranked(view, ready)
-    assert [c.lever.name for c, _ in order] == ["large", "cold", "small"]
-    assert order[0][1] == "P(win) 0.33 x 4 % / 3 min"
+    assert [one.candidate.lever.name for one in order] == ["large", "cold", "small"]
+    assert order[0].why == "P(win) 0.33 x 4 % / 3 min"
 
 
 def test_a_family_that_loses_falls_back(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_family_that_loses_falls_back(tmp_path: Path) -> None:
         view, [lever("t", {"t": 1}, family="tiles"), lever("u", {"u": 1}, family="cache")],
         best_of.fold(view), {}, KINDS,
     )
-    assert [c.lever.name for c, _ in ranked(view, ready)] == ["u", "t"]
+    assert [one.candidate.lever.name for one in ranked(view, ready)] == ["u", "t"]
 
 
 def test_one_change_under_two_names_is_one_lever(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_what_the_incumbent_has_is_skipped(tmp_path: Path) -> None:
     with ledger.reading() as connection:
         effective = views.effective_configs(connection)
     levers = [lever("asked", {"moe": "loop"}), lever("default", {"draft_width": 3}),
-              lever("new", {"draft_width": 4}), plan.null_lever(),
+              lever("new", {"draft_width": 4}), null_lever(),
               lever("head", {"head": "h1"}, kind="head")]
     ready, refused = admit(view, levers, best_of.fold(view), effective, ("config",))
     assert [c.lever.name for c in ready] == ["new"]

@@ -190,7 +190,8 @@ def test_the_queue_says_why(ledger: Ledger) -> None:
     waiting = lever("waiting", {"x": 1}, predicted_gain=0.02)
     document = gather(ledger, [*LEVERS, waiting])
     assert [q.name for q in document.queue] == ["waiting"]
-    assert re.search(r"P\(win\) \S+ x 2 % / \S+ min", document.queue[0].why)
+    terms = r"P\(win\) \S+ x 2.5 % \(predicted x 1.3\) / \S+ min; its family won 1 of 4"
+    assert re.search(terms, document.queue[0].why)
     assert "queue, best first" in on_terminal(document, 80)
 
 

@@ -21,7 +21,7 @@ from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.rows import BlockRow, VariantRow, View
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import bracket, judge, plan, planned
+from flywheel.loop import bracket, judge, opening, plan, planned
 from flywheel.run import lineage
 from flywheel.run.record import RunRecord
 from flywheel.statistics.campaign import QUICK
@@ -341,7 +341,7 @@ def test_the_lineage_of_a_screen_names_the_load_that_it_begins_with(ledger: Ledg
     with ledger.reading() as connection:
         mine = views.load(connection)
     assert mine.campaign is not None
-    step = plan._again(mine, mine.variant(second.variant_id), second)
+    step = opening.again(mine, mine.variant(second.variant_id), second)
     told = json.loads(json.dumps(lineage.to_json(mine.campaign, step)))
     assert lineage.from_json(told).step.opens_with == first.runs[3].id
 

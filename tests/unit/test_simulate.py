@@ -16,7 +16,7 @@ from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.loop import planned
-from flywheel.simulate import __main__ as program, page, plot
+from flywheel.simulate import __main__ as program, landscape, ordering, page, plot
 from flywheel.simulate.box import BOXES, Box, Machine
 from flywheel.simulate.outcome import Outcome, Summary, summarise
 from flywheel.simulate.study import Row, campaign, rows, study
@@ -205,3 +205,49 @@ def test_the_published_study_holds_the_published_bounds() -> None:
     docs = FULL.parents[1]
     assert plot.power(rebuilt) == (docs / "simulate-power.svg").read_text(encoding="utf-8")
     assert plot.claims(rebuilt) == (docs / "simulate-claims.svg").read_text(encoding="utf-8")
+
+
+ORDERING = Path(__file__).parents[2] / "docs/measurements/simulate-ordering.json"
+
+
+def test_our_order_finds_the_gain_sooner_than_fifo_and_chance() -> None:
+    found = {
+        row.order: row.of_oracle
+        for row in ordering.study(6, landscapes=(landscape.BASE,))
+        if row.horizon == 1.0
+    }
+    assert found["oracle"] == 1.0
+    assert found["ours"] > found["largest prediction"] > found["random"]
+    assert found["ours"] > max(found["FIFO"], found["random"]) + 0.1
+
+
+def test_the_area_of_a_step_curve_is_that_of_its_steps() -> None:
+    steps = ((0.0, 0.0), (2.0, 1.0), (5.0, 3.0))
+    assert ordering.area(steps, 1.0) == 0.0
+    assert ordering.area(steps, 5.0) == 3.0
+    assert ordering.area(steps, 7.0) == 9.0
+
+
+def test_the_published_ordering_meets_its_aim_on_todays_landscapes() -> None:
+    body = json.loads(ORDERING.read_text())
+    assert [landscape.Landscape(**{**one, "part": tuple(one["part"])})
+            for one in body["landscapes"]] == list(landscape.LANDSCAPES.values())
+    rows = {(r["landscape"], r["horizon"], r["order"]): r["of_oracle"] for r in body["rows"]}
+    assert rows["base", 1.0, "ours"] >= 0.85
+    for name in landscape.LANDSCAPES:
+        for horizon in ordering.HORIZONS:
+            others = [rows[name, horizon, order] for order in ("random", "FIFO")]
+            assert rows[name, horizon, "ours"] > max(others)
+
+
+def test_the_ordering_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    small = landscape.Landscape(levers=6, families=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "LANDSCAPES", {"base": small})
+        patch.setattr(ordering, "LANDSCAPES", {"base": small})
+        assert program.main(["--ordering", "--campaigns", "2", "--json"]) == 0
+        body = json.loads(capsys.readouterr().out)
+        assert len(body["rows"]) == len(ordering.ORDERS) * len(ordering.HORIZONS)
+        assert body["command"].endswith("--ordering --campaigns 2 --seed 1")
+        assert program.main(["--ordering", "--campaigns", "1"]) == 0
+    assert "1 queue a row" in capsys.readouterr().out

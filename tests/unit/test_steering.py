@@ -1,0 +1,209 @@
+"""A person steers the queue: prices, defers, reopens, and names what goes first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records import NOW, World, drive, lever, play
+
+from flywheel import best as best_of, declared, priority
+from flywheel.cli import app as cli
+from flywheel.errors import LedgerError, LeverError
+from flywheel.ledger import steering, views
+from flywheel.ledger.store import Ledger
+from flywheel.ledger.views import View
+from flywheel.lever import KINDS, Lever
+from flywheel.loop import plan, planned
+from flywheel.loop.eligible import admit
+from flywheel.loop.supply import Supply
+from flywheel.statistics.campaign import QUICK
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """A ledger with a quick campaign."""
+    opened = Ledger.open(tmp_path / "ledger.db")
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    yield opened
+    opened.close()
+
+
+def see(ledger: Ledger) -> View:
+    with ledger.reading() as connection:
+        return views.load(connection)
+
+
+def reasons(ledger: Ledger, levers: list[Lever]) -> dict[str, str]:
+    view = see(ledger)
+    ready, refused = admit(view, levers, best_of.fold(view), {}, KINDS)
+    return {c.lever.name: c.note for c in ready} | {r.lever.name: r.reason for r in refused}
+
+
+def next_lever(ledger: Ledger, levers: list[Lever], *first: str) -> plan.NextBlock:
+    """The next block of a lever, past nulls and canaries."""
+    while True:
+        step = plan.next_step(see(ledger), levers, first=first)
+        assert isinstance(step, plan.NextBlock)
+        if step.purpose == "lever":
+            return step
+        play(ledger, step, World())
+
+
+def test_a_ceiling_under_the_bar_closes_a_lever_unbuilt(ledger: Ledger) -> None:
+    doomed = lever("doomed", {"x": 1})
+    steering.steer(ledger, doomed, "priced", "0.1 % of a step", now_utc=NOW, ceiling=0.001)
+    drive(ledger, [doomed], World({'{"x":1}': -0.05}))
+    made = next(v for v in see(ledger).variants if v.purpose == "lever")
+    assert made.decision is not None
+    assert made.decision.code == "priced_out"
+    assert made.blocks == ()
+    assert made.lever.ceiling == 0.001
+
+
+def test_the_newest_price_counts(ledger: Ledger) -> None:
+    one = lever("one", {"x": 1})
+    for ceiling in (0.001, 0.2):
+        steering.steer(ledger, one, "priced", "again", now_utc=NOW, ceiling=ceiling)
+    assert next_lever(ledger, [one]).lever.ceiling == 0.2
+
+
+def test_a_deferred_lever_waits_until_it_is_reopened(ledger: Ledger) -> None:
+    one = lever("one", {"x": 1})
+    steering.steer(ledger, one, "deferred", "not tonight", now_utc=NOW)
+    assert reasons(ledger, [one])["one"] == "one is deferred: not tonight"
+    steering.steer(ledger, one, "reopened", "now", now_utc=NOW)
+    assert reasons(ledger, [one])["one"] == ""
+
+
+def test_a_closed_lever_is_reopened_once_and_not_for_ever(ledger: Ledger) -> None:
+    flat = lever("flat", {"x": 1})
+    drive(ledger, [flat], World())
+    assert "was decided in this campaign" in reasons(ledger, [flat])["flat"]
+    steering.steer(ledger, flat, "reopened", "a new driver", now_utc=NOW)
+    assert "reopened after D" in reasons(ledger, [flat])["flat"]
+    assert "a new driver" in next_lever(ledger, [flat]).why
+    drive(ledger, [flat], World(seed=3))
+    tried = [v for v in see(ledger).variants if v.purpose == "lever"]
+    assert len(tried) == 2
+    assert "was decided in this campaign" in reasons(ledger, [flat])["flat"]
+
+
+def test_a_word_without_a_reason_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="reason"):
+        steering.steer(ledger, lever(), "deferred", " ", now_utc=NOW)
+    assert see(ledger).steering == ()
+
+
+def test_a_choice_is_stored_with_its_terms_and_what_it_was_made_over(ledger: Ledger) -> None:
+    levers = [lever(f"l{k}", {f"f{k}": 1}, predicted_gain=0.01 * k) for k in range(1, 7)]
+    step = next_lever(ledger, levers)
+    assert step.lever.name == "l6"
+    play(ledger, step, World())
+    with ledger.reading() as connection:
+        (stored,) = steering.choices(connection, step.lever.identity)
+    assert stored.why == step.why
+    assert [name for name, _ in stored.runners_up] == ["l5", "l4", "l3"]
+    assert stored.value > stored.runners_up[0][1]
+    assert stored.terms["chance"] == pytest.approx(1 / 3, abs=0.005)
+    assert stored.terms["waiting"] == 6
+    product = stored.terms["chance"] * stored.terms["gain"] / stored.terms["minutes"]
+    assert stored.value == pytest.approx(product, rel=0.05)
+
+
+def test_what_a_person_names_goes_first_and_says_so(ledger: Ledger) -> None:
+    levers = [lever(f"l{k}", {f"f{k}": 1}, predicted_gain=0.01 * k) for k in range(1, 4)]
+    step = next_lever(ledger, levers, "l1", "l2")
+    assert step.lever.name == "l1"
+    assert step.why.startswith("asked for first: P(win)")
+    assert next_lever(ledger, levers, "nobody").lever.name == "l3"
+
+
+def test_the_priority_file_is_names_and_remarks(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    assert priority.read(ledger) == ()
+    priority.path_for(ledger).write_text("# tonight\n b  # the tiles\n\na\nb\n")
+    assert priority.read(ledger) == ("b", "a")
+    priority.path_for(ledger).write_bytes(b"\xff\n")
+    with pytest.raises(LeverError, match="cannot be read"):
+        priority.read(ledger)
+
+
+def test_files_are_read_anew_and_a_broken_one_is_said_once(tmp_path: Path) -> None:
+    ledger, said = tmp_path / "ledger.db", []
+    supply = Supply(ledger, lambda _view: declared.read(ledger), said.append)
+    assert supply.levers(View()) == ()
+    declared.add(ledger, lever("one", {"x": 1}), ())
+    assert [one.name for one in supply.levers(View())] == ["one"]
+    declared.path_for(ledger).write_text("{")
+    assert [one.name for one in supply.levers(View())] == ["one"]
+    assert [one.name for one in supply.levers(View())] == ["one"]
+    assert len(said) == 1
+    assert "line 1 is no lever" in said[0]
+    priority.path_for(ledger).write_text("one\ntypo\n")
+    assert supply.first() == supply.first() == ("one", "typo")
+    assert said[1:] == ["PRIORITY names typo, which no lever is called"]
+
+
+def test_what_is_declared_is_read_as_it_was_declared(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    one = lever("one", {"x": 1}, slow=True, share=0.25, needs=("drafts",), ceiling=0.1)
+    declared.add(ledger, one, ())
+    assert declared.read(ledger) == (one,)
+
+
+@pytest.fixture
+def say(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command on the ledger: exit code, JSON answer or error text."""
+    path = ledger.path
+
+    def run(*words: str) -> tuple[int, Any]:
+        code = cli.main([*words, "--ledger", str(path), "--json"])
+        shown = capsys.readouterr()
+        return code, json.loads(shown.out) if shown.out else shown.err
+
+    return run
+
+
+def test_the_commands_steer_and_the_queue_explains_itself(say: Any, ledger: Ledger) -> None:
+    words = ("--claim", "c", "--falsify", "f", "--predicted-gain", "0.9")
+    assert say("levers", "add", "mine", "--set", "mine=1", *words, "--share", "0.5")[0] == 0
+    code, told = say("levers", "why-next", "--top", "2")
+    assert code == 0
+    assert told["next"].startswith("null: null 1 of")
+    assert told["queue"][0]["name"] == "mine"
+    assert "x 50 % of traffic" in told["queue"][0]["why"]
+    assert len(told["queue"]) == 2 < told["waiting"]
+    assert told["queue"][0]["gain_per_hour"] > told["queue"][1]["gain_per_hour"]
+
+    code, told = say("levers", "defer", "mine", "--why", "not\ntonight")
+    assert code == 0
+    assert told["state"].endswith("not tonight")
+    assert "mine" not in [one["name"] for one in say("levers", "why-next")[1]["queue"]]
+    assert say("levers", "reopen", "mine", "--why", "now")[1]["state"] == "open"
+    assert say("levers", "price", "mine", "--ceiling", "0.02", "--why", "probe")[0] == 0
+    shown = say("levers", "show", "mine")[1]
+    assert [one["word"] for one in shown["said"]] == ["deferred", "reopened", "priced"]
+    assert shown["chosen"] == []
+    priority.path_for(ledger.path).write_text("threads.2\n")
+    told = say("levers", "why-next")[1]
+    assert told["first"] == ["threads.2"]
+    assert told["queue"][0]["name"] == "threads.2"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("levers", "price", "threads.2", "--ceiling", "1.5", "--why", "x"), "fraction"),
+        (("levers", "price", "threads.2", "--ceiling", "nan", "--why", "x"), "fraction"),
+        (("levers", "defer", "threads.2", "--why", " "), "recorded"),
+        (("levers", "reopen", "nobody", "--why", "x"), "no lever named nobody"),
+    ],
+)
+def test_a_mistake_in_steering_is_one_sentence(say: Any, words: tuple[str, ...], said: str) -> None:
+    code, told = say(*words)
+    assert code == 2
+    assert said in told["error"]
