@@ -65,7 +65,7 @@ def default_step(capacity: int, count: int, dtype: torch.dtype) -> Step:
         return Step(keys=16, programs=264, slice=size, warps=8)
     if size <= 4096:
         return Step(keys=32, programs=264, slice=size, warps=8, early=True)
-    return Step(keys=64, programs=132, slice=size, warps=16, early=True)
+    return Step(keys=128, programs=132, slice=size, warps=8, early=True)
 
 
 def default_tile(capacity: int, count: int, rows: int, dtype: torch.dtype) -> Tile:

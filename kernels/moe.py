@@ -43,8 +43,8 @@ class Tile:
     early: bool = False  # fetch the shared expert before the launch before has ended
 
 
-GATE_UP = Tile(columns=16, step=128, shared=1, warps=1, stages=6)
-DOWN = Tile(columns=32, step=128, shared=1, warps=1, stages=6)
+GATE_UP = Tile(columns=16, step=128, shared=1, warps=1, stages=4)
+DOWN = Tile(columns=32, step=128, shared=1, warps=1, stages=4)
 
 
 def gate_up(

@@ -68,7 +68,7 @@ def _device_steps(engine: Engine, prompt: list[int], rows: int, steps: int) -> S
     Positions move on with every step; what is launched, and nearly all that is read, does not.
     """
     from engine.device.backend import TritonBackend
-    from engine.device.phases import script
+    from engine.device.phases import STEP
     from engine.profile.device import traced_steps
 
     backend = engine.backend
@@ -77,4 +77,4 @@ def _device_steps(engine: Engine, prompt: list[int], rows: int, steps: int) -> S
     backend.prefill(state, prompt, drafting=False)
     seat.place(torch.tensor((prompt * rows)[:rows], device=backend.device))
     launches = seat.steps(rows, sampled=False, drafting=False)
-    return traced_steps(launches, script(engine.geometry), steps)
+    return traced_steps(launches, STEP, steps)

@@ -85,4 +85,4 @@ def cache(geometry: Geometry, context: int, form: str) -> dict[Path, float]:
     )
     attended += g.num_hidden_layers * min(context, g.sliding_window)
     keys = sum(context // r for r in ratios if r == INDEXED_RATIO)
-    return {("attention", "attend"): attended * row, ("attention", "scores"): keys * key}
+    return {("attention", "attend"): attended * row, ("attention", "index"): keys * key}

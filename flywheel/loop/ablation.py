@@ -2,8 +2,8 @@
 
 Gains do not add: what a later promotion brings may be what an earlier one brought. The reverse of a
 promotion is measured against the best that has grown on top of it. If the reverse is promoted, the
-old win is undone; if it is rejected, the old win is confirmed with a band. Either way it is a probe
-for interaction: a win that is worth another amount than when it was won owes that to later ones.
+old win is undone; if it is rejected, the old win is confirmed with a band. Either way it probes for
+interaction: a win that is worth another amount than when it was won owes that to the later ones.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def test_weights_come_in_copies_of_16_bytes(found: dict[str, dict[str, Any]]) ->
     for name in STREAMING:
         words = found[name]["instructions"]
         assert words.get("cp.async.cg.shared.global") or words.get("ld.global.v4.b32"), name
-        assert "cp.async.ca.shared.global" not in words, name
+        # Half a tile of an expert has scales of eight bytes.
+        assert name in EXPERTS or "cp.async.ca.shared.global" not in words, name
         assert not any(word.startswith("ld.global.b16") for word in words), name
 
 
@@ -89,9 +90,11 @@ def test_kernels_that_begin_early_ask_for_weights_and_then_wait(
     found: dict[str, dict[str, Any]],
 ) -> None:
     early = {name for name, kernel in found.items() if kernel["early"]}
-    assert early == {"fp8_linear apart"} | {
+    weighty = {name for name in early if not name.startswith(STATE)}
+    assert weighty >= {"fp8_linear apart"} | {
         f"{name} early" for name in ("gate_up", "down", "project", "route", "markov")
     }
-    asking = {"griddepcontrol.wait": early, "cp.async.bulk.prefetch.L2.global": early | {"markov"}}
+    fetching = weighty | {"markov"}
+    asking = {"griddepcontrol.wait": early, "cp.async.bulk.prefetch.L2.global": fetching}
     for word, names in asking.items():
         assert {name for name, kernel in found.items() if word in kernel["instructions"]} == names

@@ -40,10 +40,9 @@ def test_a_kernel_has_the_part_that_is_set(knob: Knob) -> None:
 
 def test_knobs_of_the_triton_backend_sit_at_its_phases() -> None:
     pytest.importorskip("triton", reason="TRITON MISSING: NO PHASE IS TESTED HERE")
-    from engine.device.phases import script
+    from engine.device.phases import STEP
 
-    named = {"/".join(path) for paths in script(Geometry.named("k160")).phases.values()
-             for path in paths}  # fmt: skip
+    named = {"/".join(path) for paths in STEP.phases.values() for path in paths}
     for knob in TRITON.values():
         assert knob.phase == BETWEEN or any(knob.at(phase) for phase in named), knob.phase
 

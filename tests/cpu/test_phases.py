@@ -17,7 +17,7 @@ from triton.runtime.interpreter import GridExecutor  # noqa: E402
 from engine.config import EngineConfig  # noqa: E402
 from engine.device import synthetic  # noqa: E402
 from engine.device.backend import TritonBackend  # noqa: E402
-from engine.device.phases import script  # noqa: E402
+from engine.device.phases import STEP  # noqa: E402
 from engine.engine import Engine  # noqa: E402
 from engine.geometry import Geometry  # noqa: E402
 from engine.profile import weight  # noqa: E402
@@ -55,12 +55,12 @@ def test_every_launch_of_a_step_has_its_phase_and_every_weight_a_launch(
         seat.place(torch.tensor([3]))
         seat.steps(1, sampled=False, drafting=False)()
     launches = [Launch(name, 10.0 * i, 10.0 * i + 5) for i, name in enumerate(launched)]
-    spans = script(geometry).spans(launches, 1)
+    spans = STEP.spans(launches, 1)
     assert OTHER not in {span.path[0] for span in spans}
     bytes_of = weight.weights(geometry, weight.TRITON, weight.stored)
     root = tree(Steps(spans, (10.0 * len(launches),)), bytes_of)
     layers = geometry.num_hidden_layers
     found = {phase.name: phase.launches for phase in root.walk()}
     assert found["experts/gate_up"] == found["attention/wo_a"] == layers
-    assert found["attention/scores"] == len(geometry.layers_with_ratio(indexed=True))
+    assert found["attention/index"] == len(geometry.layers_with_ratio(indexed=True))
     assert found["head"] == 1
