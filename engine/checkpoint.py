@@ -11,9 +11,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from engine import synthetic
 from engine.errors import CheckpointError
 from engine.formats import decode_fp8, decode_mxfp4
-from engine.geometry import Geometry
+from engine.geometry import Geometry, synthetic_name
 from engine.weights import Weights, assemble, laid_out
 
 _INDEX = "model.safetensors.index.json"
@@ -40,7 +41,12 @@ def shards(checkpoint: Path) -> list[Path]:
 
 
 def checkpoint_sha256(checkpoint: Path, head: Path | None = None) -> str:
-    """One hash over config.json and every shard (and a separate head), names included."""
+    """One hash over config.json and every shard (and a separate head), names included.
+
+    A `synthetic:NAME` model has no shards: its hash is that of what its weights are drawn from.
+    """
+    if (name := synthetic_name(checkpoint)) is not None:
+        return synthetic.sha256(name)
     digest = hashlib.sha256()
     files = [checkpoint / "config.json", *shards(checkpoint)]
     for path in [*files, *(shards(head) if head else [])]:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,25 @@ OF_TORCH = (
     "markov",
     "compile",
 )
-OF_TRITON = ("graph",)
+# Launches of the triton backend's kernels: fields of a kernel's tile, such as "columns=64,warps=4";
+# empty is the kernel's own.
+TILES = (
+    "tile_hyper",
+    "tile_project",
+    "tile_intake",
+    "tile_queries",
+    "tile_heads",
+    "tile_attend",
+    "tile_wo_a",
+    "tile_wo_b",
+    "tile_router",
+    "tile_gate_up",
+    "tile_down",
+    "tile_head",
+    "tile_markov",
+)
+OF_TRITON = ("graph", *TILES)
+_TILE = re.compile(r"[a-z_][a-z_0-9]*=[0-9]{1,6}(,[a-z_][a-z_0-9]*=[0-9]{1,6})*")
 RANGES: dict[str, tuple[float, float]] = {
     "draft_width": (0, 8),
     "row_tile": (1, 8),
@@ -74,6 +93,19 @@ class EngineConfig:
     context: int = 0  # longest sequence; 0 takes the checkpoint's
     backend: str = "torch"  # plain PyTorch on the CPU, or Triton kernels on a GPU
     graph: str = "on"  # replay each round as a CUDA graph, or launch its kernels one by one
+    tile_hyper: str = ""  # mixing of the residual streams
+    tile_project: str = ""  # first products of a layer
+    tile_intake: str = ""  # norms, rounding and rings
+    tile_queries: str = ""  # wq_b, the indexer's beside it
+    tile_heads: str = ""  # rotation of queries, pooling
+    tile_attend: str = ""  # sum over keys
+    tile_wo_a: str = ""
+    tile_wo_b: str = ""
+    tile_router: str = ""
+    tile_gate_up: str = ""  # of routed and shared experts
+    tile_down: str = ""
+    tile_head: str = ""  # output head
+    tile_markov: str = ""  # bias of a draft
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> EngineConfig:
@@ -166,6 +198,13 @@ _DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Engin
 
 
 def _check(name: str, value: Any) -> None:
+    if name in TILES:
+        if not isinstance(value, str) or (value and not _TILE.fullmatch(value)):
+            raise ConfigError(
+                f"{name} must be empty or fields of a tile such as columns=64,warps=4; "
+                f"got {value!r}."
+            )
+        return
     if name in CHOICES:
         if value not in CHOICES[name]:
             raise ConfigError(f"{name} must be one of {', '.join(CHOICES[name])}; got {value!r}.")

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine import synthetic
 from engine.backend import Backend, finite
 from engine.checkpoint import load_weights
 from engine.config import EngineConfig
 from engine.draft import DraftHead
 from engine.errors import ConfigError, ContextOverflow, PromptError
-from engine.geometry import Geometry
+from engine.geometry import Geometry, synthetic_name
 from engine.model import Backbone
 from engine.prefix import Passage, PrefixCache
 from engine.sampling import Sampler, Sampling, TokenLogprob
@@ -82,21 +83,34 @@ class Engine:
         head: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Engine:
-        """Read a checkpoint and maybe a separate head.
+        """Read a checkpoint and maybe a separate head, or make a `synthetic:NAME` model.
 
         Raises CheckpointError, ConfigError, and DeviceError where the backend cannot run here.
         """
         config = config or EngineConfig()
         geometry = Geometry.load(checkpoint)
+        made_up = synthetic_name(checkpoint) is not None
+        if made_up and head is not None:
+            raise ConfigError("A synthetic model has no use for a draft head of its own.")
         cores = available_cores()
         effective = config.effective(geometry, cores)
         weights: Weights | DeviceWeights
         if effective.backend == "triton":
-            from engine.device import checkpoint as native, requirement
+            from engine.device import requirement
 
             device = requirement.device()
-            requirement.check_memory(geometry, effective, device)
-            weights = native.load(checkpoint, geometry, device=device, head=head, progress=progress)
+            # Triton, from here on
+            from engine.device import checkpoint as native, memory, synthetic as random
+
+            memory.check(geometry, effective, device)
+            if made_up:
+                weights = random.generate(geometry, device=device, seed=synthetic.SEED)
+            else:
+                weights = native.load(
+                    checkpoint, geometry, device=device, head=head, progress=progress
+                )
+        elif made_up:
+            weights = synthetic.weights(geometry, _DTYPES[config.dtype])
         else:
             weights = load_weights(
                 checkpoint, geometry, head=head, dtype=_DTYPES[config.dtype], progress=progress
@@ -194,7 +208,7 @@ class Engine:
         def passage() -> Passage | None:
             return None if prefixes is None else prefixes.open(owner, given, chunk)
 
-        return _rounds(self.backend, drafting, given, max_new_tokens, sampler, ends, passage)
+        return rounds(self.backend, drafting, given, max_new_tokens, sampler, ends, passage)
 
     def _check_prompt(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         if not prompt:
@@ -213,15 +227,16 @@ class Engine:
 
 
 @torch.inference_mode()
-def _rounds(
+def rounds(
     backend: Backend,
     drafting: bool,
     prompt: list[int],
     limit: int,
     sampler: Sampler,
     ends: set[int],
-    passage: Callable[[], Passage | None],
+    passage: Callable[[], Passage | None] = lambda: None,
 ) -> Iterator[Commit]:
+    """Prefill `prompt`, then round after round: `Engine.generate` for arguments already checked."""
     state = backend.new_state()
     started = time.perf_counter_ns()
     known = passage()

@@ -44,6 +44,11 @@ _FIXED: dict[str, Any] = {
     "topk_method": "noaux_tc",
 }
 
+# Each folder here that holds a config.json is a geometry with a name.
+ASSETS = Path(__file__).parent / "assets"
+# A model without weights: what a step costs depends on shapes alone.
+SYNTHETIC = "synthetic:"
+
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
@@ -110,8 +115,25 @@ class Geometry:
         return tuple(i for i, r in enumerate(self.layer_ratios) if r and (r == 4) == indexed)
 
     @classmethod
+    def named(cls, name: str) -> Geometry:
+        """A geometry that ships with the engine, as `k160`: the config.json without its weights.
+
+        Raises CheckpointError, with the names there are, for any other.
+        """
+        if name not in named_geometries():
+            raise CheckpointError(
+                f"There is no geometry named {name!r}; known: {', '.join(named_geometries())}."
+            )
+        return cls.load(ASSETS / name)
+
+    @classmethod
     def load(cls, checkpoint: Path) -> Geometry:
-        """Read `checkpoint/config.json`; unknown or unsupported fields are refused by name."""
+        """Read `checkpoint/config.json`, or the geometry that a `synthetic:NAME` asks for.
+
+        Unknown or unsupported fields are refused by name.
+        """
+        if (name := synthetic_name(checkpoint)) is not None:
+            return cls.named(name)
         path = checkpoint / "config.json"
         try:
             raw = json.loads(path.read_text())
@@ -204,6 +226,17 @@ class Geometry:
         for wrong, sentence in problems:
             if wrong:
                 raise CheckpointError(f"config.json: {sentence}.")
+
+
+def synthetic_name(checkpoint: Path) -> str | None:
+    """The geometry that `synthetic:NAME` asks for with random weights; None for a folder."""
+    text = str(checkpoint)
+    return text.removeprefix(SYNTHETIC) if text.startswith(SYNTHETIC) else None
+
+
+def named_geometries() -> tuple[str, ...]:
+    """The names that `Geometry.named` knows."""
+    return tuple(sorted(path.parent.name for path in ASSETS.glob("*/config.json")))
 
 
 def _coerce(name: str, kind: str, value: Any) -> Any:

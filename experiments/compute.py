@@ -22,6 +22,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="a product of six rows is no faster than one of eight",
         predicted_gain=0.04,
         family="row.tile",
+        needs=("torch",),
     ),
     Lever(
         name="moe.fused",
@@ -31,6 +32,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="the calls are not what the experts' time goes to",
         predicted_gain=0.03,
         family="moe",
+        needs=("torch",),
     ),
     Lever(
         name="moe.dense",
@@ -40,6 +42,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="the weights of idle experts cost more than the loop",
         predicted_gain=0.02,
         family="moe",
+        needs=("torch",),
     ),
     Lever(
         name="attention.joined",
@@ -49,6 +52,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="gathering the keys costs more than the second product",
         predicted_gain=0.005,
         family="attention",
+        needs=("torch",),
     ),
     Lever(
         name="row.tile.4",
@@ -58,6 +62,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="rounds rarely verify so few rows that the padding matters",
         predicted_gain=0.03,
         family="row.tile",
+        needs=("torch",),
     ),
     Lever(
         name="hyper.host",
@@ -67,6 +72,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="handing the numbers over costs what the dispatch did",
         predicted_gain=0.1,
         family="hyper",
+        needs=("torch",),
     ),
     Lever(
         name="hyper.matrix",
@@ -76,6 +82,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="a small product costs more than a sum and an addition",
         predicted_gain=0.02,
         family="hyper",
+        needs=("torch",),
     ),
     Lever(
         name="compile.blocks",
@@ -85,6 +92,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="products and memory, not small operations, are what a step waits for",
         predicted_gain=0.25,
         family="compile",
+        needs=("torch",),
         slow=True,
     ),
 )

@@ -14,6 +14,7 @@ def _width(width: int, gain: float, claim: str) -> Lever:
         falsify="time per token does not fall although fewer drafts are verified",
         predicted_gain=gain,
         family="draft.width",
+        needs=("drafts",),
     )
 
 
@@ -30,6 +31,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="time per token does not fall: rows are cheap, or the head cuts good drafts",
         predicted_gain=0.01,
         family="verify.policy",
+        needs=("drafts",),
     ),
     Lever(
         name="verify.margin",
@@ -39,6 +41,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="time per token does not fall: rows are cheap, or margins mislead",
         predicted_gain=0.01,
         family="verify.policy",
+        needs=("drafts",),
     ),
     Lever(
         name="verify.rows.apart",
@@ -48,6 +51,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="one forward a row costs more than the rows it saves",
         predicted_gain=0.002,
         family="verify.rows",
+        needs=("torch", "drafts"),
     ),
     Lever(
         name="markov.table",
@@ -57,5 +61,6 @@ LEVERS: tuple[Lever, ...] = (
         falsify="the products are too small a share of a round to matter",
         predicted_gain=0.03,
         family="markov",
+        needs=("torch", "drafts"),
     ),
 )

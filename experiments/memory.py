@@ -13,6 +13,7 @@ LEVERS: tuple[Lever, ...] = (
         falsify="unpacking costs more than the bytes it saves at this size",
         predicted_gain=0.002,
         family="cache",
+        needs=("torch",),
     ),
     Lever(
         name="prefill.chunk.128",
@@ -31,5 +32,15 @@ LEVERS: tuple[Lever, ...] = (
         falsify="decode time per token moves either way",
         predicted_gain=0.001,
         family="prefill.chunk",
+    ),
+    Lever(
+        name="prefill.chunk.1024",
+        kind="config",
+        change={"prefill_chunk": 1024},
+        claim="long prefill chunks leave decode as it is and read the weights once for more tokens",
+        falsify="decode time per token moves either way",
+        predicted_gain=0.001,
+        family="prefill.chunk",
+        needs=("triton",),
     ),
 )

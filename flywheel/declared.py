@@ -15,7 +15,7 @@ from flywheel.lever import Lever, canonical
 FILE = "levers.jsonl"
 _FIELDS = (
     "name", "kind", "change", "claim", "falsify", "predicted_gain", "ceiling", "hot", "family",
-    "metric",
+    "metric", "needs",
 )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def add(ledger: Path, lever: Lever, known: Sequence[Lever]) -> Path:
             raise LeverError(f"a lever named {lever.name} is declared already, for another change")
     path = path_for(ledger)
     body = {name: getattr(lever, name) for name in _FIELDS}
-    body["change"] = dict(lever.change)
+    body |= {"change": dict(lever.change), "needs": list(lever.needs)}
     with path.open("a", encoding="utf-8") as stream:
         stream.write(canonical(body) + "\n")
     return path

@@ -15,6 +15,8 @@ from flywheel.errors import LeverError
 
 KINDS = ("config", "head", "patch")
 METRICS = ("ms_per_token", "tau")
+# What an incumbent may have to be before a lever can move it: run on one backend, or draft.
+NEEDS = ("torch", "triton", "drafts")
 
 
 def canonical(value: object) -> str:
@@ -42,7 +44,8 @@ class Lever:
     `change` holds exactly one field and its value (none for a null lever); gains are fractions of
     time saved (0.03 = 3 %). `hot` says that one load can hold both values. `ceiling` is an upper
     bound on the gain, measured or derived, or None. A `slow` lever needs minutes of building before
-    anything can be measured; quick campaigns leave it out.
+    anything can be measured; quick campaigns leave it out. `needs` holds words of NEEDS: what the
+    incumbent must be, or the change would be refused by the engine, or mean nothing.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Lever:
     null: bool = False
     metric: str = "ms_per_token"
     slow: bool = False
+    needs: tuple[str, ...] = ()
     identity: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,6 +68,7 @@ class Lever:
         body = {"kind": "null" if self.null else self.kind, "change": dict(self.change)}
         object.__setattr__(self, "identity", fingerprint(body))
         object.__setattr__(self, "change", dict(self.change))
+        object.__setattr__(self, "needs", tuple(self.needs))
 
     @property
     def field_name(self) -> str | None:
@@ -103,6 +108,8 @@ def _check(lever: Lever) -> None:
         raise LeverError(
             f"lever {lever.name}: metric {lever.metric!r} is not one of {', '.join(METRICS)}"
         )
+    if strange := sorted(set(lever.needs) - set(NEEDS)):
+        raise LeverError(f"lever {lever.name} needs {strange[0]!r}, not one of {', '.join(NEEDS)}")
     wanted = 0 if lever.null else 1
     if len(lever.change) != wanted:
         raise LeverError(

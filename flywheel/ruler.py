@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Protocol
 
+from flywheel import synthetic
 from flywheel.errors import RulerMismatch
 from flywheel.lever import fingerprint
 from flywheel.run.record import Header
@@ -19,6 +20,8 @@ METRIC_VERSION = 1
 @dataclass(frozen=True, slots=True)
 class Ruler:
     """`name` is quick or full; `sampling` names the decoding (greedy unless said otherwise).
+
+    Both say so where the weights are random.
 
     `width` and `verify_policy` are set only for rulers of tau, which depends on them.
     """
@@ -46,6 +49,11 @@ class Ruler:
         return fingerprint(self.as_dict())
 
     @property
+    def synthetic(self) -> bool:
+        """Whether it measures random weights: plain decode, and no text that means anything."""
+        return self.name.startswith(f"{synthetic.WORD} ")
+
+    @property
     def label(self) -> str:
         """Short printed name, such as `quick-1a2b3c`."""
         return f"{self.name}-{self.identity[:6]}"
@@ -69,12 +77,12 @@ class Ruler:
 def of_header(header: Header, name: str, *, metric: str = "ms_per_token") -> Ruler:
     """The ruler under which a run was measured, from what the engine itself reported."""
     return Ruler(
-        name=name,
+        name=f"{synthetic.WORD} {name}" if header.synthetic else name,
         suite=f"{header.suite.name} {header.suite.version}",
         suite_sha256=header.suite.sha256,
         prompts=header.plan.prompts,
         max_new_tokens=header.plan.max_new_tokens,
-        sampling="greedy",
+        sampling="greedy, plain" if header.synthetic else "greedy",
         checkpoint_sha256=header.checkpoint.sha256,
         device=header.device.name,
         driver=header.device.driver,

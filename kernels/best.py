@@ -12,7 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels import meeting
+
 LOWEST = tl.constexpr(-(1 << 63))
+_GROUP = tl.constexpr(64)  # programs that meet before their last one meets those of other groups
 _TOKENS = tl.constexpr((1 << 32) - 1)
 
 
@@ -22,6 +25,20 @@ class Best(NamedTuple):
     token: Tensor  # int64 [m]: of equals the lowest
     margin: Tensor  # float32 [m]: the best score less the second
     finite: Tensor  # bool [m]: whether every score is a finite number
+
+
+class Meeting(NamedTuple):
+    """What `tiles` programs need to find the best of `rows` rows together."""
+
+    words: int
+    arrivals: int
+    groups: int  # a power of two that is not under their number
+
+    @classmethod
+    def of(cls, tiles: int, rows: int) -> Meeting:
+        """The need of `conclude`."""
+        groups = triton.cdiv(tiles, _GROUP.value)
+        return cls(3 * (tiles + groups) * rows, 1 + groups, triton.next_power_of_2(groups))
 
 
 @triton.jit
@@ -53,41 +70,55 @@ def two(keys):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def leave(words, place, places, scores, token, there):  # type: ignore[no-untyped-def]
-    """Store what a program found in `scores` [n, rows] of the tokens `there`, as entry `place`.
+def conclude(  # type: ignore[no-untyped-def]
+    words, arrivals, tile, tiles, scores, token, there, GROUPS: tl.constexpr
+):
+    """Add what `scores` [n, rows] of the tokens `there` hold, as one of `tiles` programs.
 
-    `words` are int64 [3, places, rows]: best keys, second keys, and whether all was finite.
+    Returns whether this is the last program, and if it is, best keys, second keys and whether all
+    is finite, each [rows]. Programs meet in groups and the groups' last ones once more, so that no
+    program reads much. `words` int64 and `arrivals` are as large as `Meeting` says.
     """
     rows: tl.constexpr = scores.shape[1]
     first, second = two(tl.where(there, key(scores, token), LOWEST))
     finite = tl.min(((tl.abs(scores) < float("inf")) | (there == 0)).to(tl.int64), 0)
-    at = words + place * rows + tl.arange(0, rows)
-    tl.store(at, first)
-    tl.store(at + places * rows, second)
-    tl.store(at + 2 * places * rows, finite)
+    group = tile // _GROUP
+    mates = tl.minimum(tiles - group * _GROUP, _GROUP)
+    _leave(words, tile, tiles, first, second, finite)
+    last = False
+    if meeting.arrive(arrivals + 1 + group) == mates - 1:
+        tl.store(arrivals + 1 + group, 0)
+        first, second, finite = _join(words + group * _GROUP * rows, mates, tiles, rows, _GROUP)
+        words += 3 * tiles * rows
+        groups = tl.cdiv(tiles, _GROUP)
+        _leave(words, group, groups, first, second, finite)
+        last = meeting.arrive(arrivals) == groups - 1
+        if last:
+            tl.store(arrivals, 0)
+            first, second, finite = _join(words, groups, groups, rows, GROUPS)
+    return last, first, second, finite
 
 
 @triton.jit
-def settle(  # type: ignore[no-untyped-def]
-    words, places, ROWS: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr
-):
-    """Best keys, second keys and whether all is finite, [ROWS], of what `places` programs left.
+def _leave(words, place, places, first, second, finite):  # type: ignore[no-untyped-def]
+    """Store entry `place` of `words` [3, places, rows]."""
+    at = words + place * first.shape[0] + tl.arange(0, first.shape[0])
+    tl.store(at, first)
+    tl.store(at + places * first.shape[0], second)
+    tl.store(at + 2 * places * first.shape[0], finite)
 
-    Reads them in ROUNDS of BLOCK.
-    """
-    first = tl.full((BLOCK, ROWS), LOWEST, tl.int64)
-    second = first
-    finite = tl.full((BLOCK, ROWS), 1, tl.int64)
-    for turn in range(ROUNDS):
-        place = (turn * BLOCK + tl.arange(0, BLOCK))[:, None]
-        there = place < places
-        at = words + place * ROWS + tl.arange(0, ROWS)[None, :]
-        one = tl.load(at, mask=there, other=LOWEST, cache_modifier=".cg")
-        other = tl.load(at + places * ROWS, mask=there, other=LOWEST, cache_modifier=".cg")
-        good = tl.load(at + 2 * places * ROWS, mask=there, other=1, cache_modifier=".cg")
-        second = tl.maximum(tl.minimum(first, one), tl.maximum(second, other))
-        first = tl.maximum(first, one)
-        finite = tl.minimum(finite, good)
+
+@triton.jit
+def _join(  # type: ignore[no-untyped-def]
+    words, count, places, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """What the first `count` entries of `words` [3, places, ROWS] say together."""
+    place = tl.arange(0, BLOCK)[:, None]
+    there = place < count
+    at = words + place * ROWS + tl.arange(0, ROWS)[None, :]
+    first = tl.load(at, mask=there, other=LOWEST, cache_modifier=".cg")
+    second = tl.load(at + places * ROWS, mask=there, other=LOWEST, cache_modifier=".cg")
+    finite = tl.load(at + 2 * places * ROWS, mask=there, other=1, cache_modifier=".cg")
     best = tl.max(first, 0)
     next_ = tl.max(tl.where(first == best[None, :], second, first), 0)
     return best, next_, tl.min(finite, 0)

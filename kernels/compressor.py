@@ -13,9 +13,10 @@ from torch import Tensor
 from kernels.launch import require, require_activation, require_contiguous
 from kernels.pool import Pool
 from kernels.rotary import angles
-from kernels.rounding import e2m1_grouped, hadamard_row
+from kernels.rounding import INDEX_GROUP, e2m1_grouped, hadamard, require_index
 from kernels.row import made, row_block
 
+_INDEX = tl.constexpr(INDEX_GROUP)
 POSITIONS = 16  # whose inputs are read at once when a window is pooled
 
 
@@ -75,13 +76,11 @@ def shapes(pools: Sequence[Pool], pairs: int, step: int, *, rounds: bool) -> tup
     found = []
     for keys, pool in zip((False, True), pools, strict=False):
         d = pool.rows.shape[1]
-        require(
-            not (rounds and keys) or (d >= 32 and d & (d - 1) == 0),
-            f"index keys of {d} channels are no power of two from 32",
-        )
+        if rounds and keys:
+            require_index(d)
         block = triton.next_power_of_2(d) if keys else row_block(d, pairs, rounds=rounds)
-        step_ = min(step, triton.next_power_of_2(pool.span))
-        found.append(Shape(pool.ratio, pool.span, block, step_))
+        tile = min(step, triton.next_power_of_2(pool.span))
+        found.append(Shape(pool.ratio, pool.span, block, tile))
     return tuple(found)
 
 
@@ -141,6 +140,6 @@ def complete(  # type: ignore[no-untyped-def]
     c, s = angles(cos, sin, w * RATIO, context, port.d, pairs, BLOCK // 2)
     row = made(pooled, port.norm, c, s, port.d, pairs, eps, tl.float32, ROUNDS and not KEYS, BLOCK)
     if ROUNDS and KEYS:
-        row = e2m1_grouped(hadamard_row(row, 1.0 / tl.sqrt_rn(BLOCK * 1.0), BLOCK), 1, BLOCK, 32)
+        row = e2m1_grouped(hadamard(row, 1.0 / tl.sqrt_rn(BLOCK * 1.0), 1, BLOCK), 1, BLOCK, _INDEX)
     there = (channel < port.d) & (w < port.capacity)
     tl.store(port.rows + w * port.d + channel, row.to(port.rows.dtype.element_ty), mask=there)

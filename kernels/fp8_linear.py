@@ -43,7 +43,7 @@ class Tile:
 
 
 PREFILL = Tile(rows=64, columns=128, splits=1, warps=4, stages=3)
-_PROGRAMS = 2 * 132  # two programs for each of an H200's processors
+_PROGRAMS = 4 * 132  # four programs of two warps for each of an H200's processors
 # The fastest of `kernels.bench.sweep` on an H200, by the weight's shape.
 _SWEPT = {
     (1536, 4096): Tile(DECODE_ROWS, columns=32, splits=8, warps=2, stages=3),

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from kernels.compressor import POSITIONS, complete, ports, shapes
 from kernels.launch import (
-    dot_type,
     require,
     require_activation,
     require_apart,
@@ -22,7 +21,9 @@ from kernels.launch import (
 from kernels.norm import inverse_sizes
 from kernels.pool import Pool
 from kernels.rotary import angles, require_table, turned
-from kernels.rounding import e2m1_grouped, hadamard_signs
+from kernels.rounding import INDEX_GROUP, e2m1_grouped, hadamard, require_index
+
+_GROUP = tl.constexpr(INDEX_GROUP)
 
 
 class Queries(NamedTuple):
@@ -37,7 +38,7 @@ class Tile:
     """Launch of the kernel; all but the warps are powers of two."""
 
     heads: int  # of a program
-    index_heads: int  # of a program; at least 16, the tensor core's rows
+    index_heads: int  # of a program
     positions: int  # whose inputs are read at once when a window is pooled
     warps: int
 
@@ -90,7 +91,7 @@ def prepare(
             HEADS=tile.heads, INDEX_HEADS=tile.index_heads,
             BLOCK=triton.next_power_of_2(head_dim),
             INDEX=triton.next_power_of_2(index_dim) if index_dim else 0,
-            ROUNDS=rounds, DOT=dot_type(y), num_warps=tile.warps,
+            ROUNDS=rounds, num_warps=tile.warps,
         )  # fmt: skip
     return Queries(main, indexer if index_dim else None)
 
@@ -106,10 +107,8 @@ def _check(y: Tensor, heads: int, head_dim: int, index_dim: int, rounds: bool) -
         left == index_heads * index_dim,
         f"{y.shape[1]} channels are not {heads} heads of {head_dim} and some of {index_dim}",
     )
-    require(
-        not (rounds and index_dim) or (index_dim >= 32 and index_dim & (index_dim - 1) == 0),
-        f"heads of {index_dim} channels are no power of two from 32",
-    )
+    if rounds and index_dim:
+        require_index(index_dim)
     return y.shape[0], index_heads
 
 
@@ -118,7 +117,7 @@ def _prepare(  # type: ignore[no-untyped-def]
     y, main, indexer, cos, sin, position, pools, m, heads, d, index_heads, index_d,
     pairs, context, size, eps,
     SHAPES: tl.constexpr, HEADS: tl.constexpr, INDEX_HEADS: tl.constexpr,
-    BLOCK: tl.constexpr, INDEX: tl.constexpr, ROUNDS: tl.constexpr, DOT: tl.constexpr,
+    BLOCK: tl.constexpr, INDEX: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
     """Windows first: one of them takes longest."""
     part = tl.program_id(0)
@@ -145,7 +144,7 @@ def _prepare(  # type: ignore[no-untyped-def]
             x = y + row * columns + heads * d
             out = indexer + row * index_heads * index_d
             c, s = angles(cos, sin, start + row, context, index_d, pairs, INDEX // 2)
-            _index(x, out, c, s, head, index_heads, index_d, size, INDEX_HEADS, INDEX, ROUNDS, DOT)
+            _index(x, out, c, s, head, index_heads, index_d, size, INDEX_HEADS, INDEX, ROUNDS)
 
 
 @triton.jit
@@ -165,7 +164,7 @@ def _head(  # type: ignore[no-untyped-def]
 @triton.jit
 def _index(  # type: ignore[no-untyped-def]
     x, out, c, s, head, heads, d, size,
-    HEADS: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr, DOT: tl.constexpr,
+    HEADS: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
     """Store HEADS heads of the index of one row, from `head` on: turned, transformed, rounded."""
     head += tl.arange(0, HEADS)[:, None]
@@ -174,7 +173,6 @@ def _index(  # type: ignore[no-untyped-def]
     value = tl.load(x + head * d + channel, mask=there, other=0.0).to(tl.float32)
     value = turned(value, c, s, HEADS, BLOCK).to(out.dtype.element_ty)
     if ROUNDS:
-        signs = hadamard_signs(BLOCK).to(DOT)
-        wide = tl.dot(value.to(DOT), signs, input_precision="ieee") * size
-        value = e2m1_grouped(wide, HEADS, BLOCK, 32).to(out.dtype.element_ty)
+        wide = hadamard(value.to(tl.float32), size, HEADS, BLOCK)
+        value = e2m1_grouped(wide, HEADS, BLOCK, _GROUP).to(out.dtype.element_ty)
     tl.store(out + head * d + channel, value, mask=there)

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import require, require_activation, require_contiguous
+from kernels.launch import interpreted, require, require_activation, require_contiguous
 from kernels.norm import inverse_size
 
 _LINES = 32  # room for the sums of a slice: (2 + m) m mixing logits and the sum of squares
@@ -48,7 +48,7 @@ class Tile:
     read_warps: int
 
 
-TILE = Tile(channels=64, warps=4, read_warps=8)
+TILE = Tile(channels=64, warps=4, read_warps=4)
 
 
 def enter(
@@ -130,7 +130,7 @@ def finish(
             written, sums, base, scale, norm, x, x, x, vector,
             m * d, d, d, slices, norm_eps, eps, M=m, LINES=m,
             ROOM=_LINES, SLICES=triton.next_power_of_2(slices), STEPS=0, VECTOR=True,
-            BLOCK=triton.next_power_of_2(d), num_warps=tile.read_warps,
+            BLOCK=triton.next_power_of_2(d), COMPILED=not interpreted(), num_warps=tile.read_warps,
         )  # fmt: skip
     return written, vector, x
 
@@ -212,7 +212,7 @@ def _read(
             *streams.stride()[:2], d, slices, norm_eps, eps, M=m, LINES=base.shape[0],
             ROOM=_LINES, SLICES=triton.next_power_of_2(slices),
             STEPS=iterations, VECTOR=False, BLOCK=triton.next_power_of_2(d),
-            num_warps=tile.read_warps,
+            COMPILED=not interpreted(), num_warps=tile.read_warps,
         )  # fmt: skip
     return Entry(x, post, comb)
 
@@ -303,39 +303,62 @@ def _gate(z):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _normalised(c, eps, M: tl.constexpr, ACROSS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The matrix `c`, row by row, with each row (or column: `ACROSS`) over its sum and `eps`."""
-    sizes = tl.tuple(())
-    for i in tl.static_range(M):
-        total = c[i * M] if not ACROSS else c[i]
-        for j in tl.static_range(1, M):
-            total += c[i * M + j] if not ACROSS else c[j * M + i]
-        sizes += (1.0 / (total + eps),)
+def _inverse(x, COMPILED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """1 / x to the last bit or two: a whole division takes longer than all else in a step."""
+    if COMPILED:
+        inverse = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        inverse = 1.0 / x
+    return inverse
+
+
+@triton.jit
+def _scaled(c, own, other, eps, M: tl.constexpr, STEP: tl.constexpr, COMPILED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Factors of lines `STEP` apart (rows: M, columns: 1) that bring their sums to one.
+
+    `own` are the lines' factors so far, `other` those of the lines across.
+    """
+    ACROSS: tl.constexpr = M + 1 - STEP
     scaled = tl.tuple(())
     for i in tl.static_range(M):
-        for j in tl.static_range(M):
-            scaled += (c[i * M + j] * (sizes[i] if not ACROSS else sizes[j]),)
+        total = c[i * STEP] * other[0] + c[i * STEP + ACROSS] * other[1]
+        if M == 4:
+            more = c[i * STEP + 2 * ACROSS] * other[2] + c[i * STEP + 3 * ACROSS] * other[3]
+            total += more
+        scaled += (own[i] * _inverse(own[i] * total + eps, COMPILED),)
     return scaled
 
 
 @triton.jit
-def _balance(logits, eps, M: tl.constexpr, STEPS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sinkhorn: rows and columns of M x M scalars in turn; the softmax is the first row step."""
+def _balance(logits, eps, M: tl.constexpr, STEPS: tl.constexpr, COMPILED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sinkhorn: rows and columns of M x M scalars in turn; the softmax is the first row step.
+
+    The matrix stays what the softmax made it; the steps move a factor of each row and column.
+    """
     c = tl.tuple(())
+    ones = tl.tuple(())
     for i in tl.static_range(M):
         top = logits[i * M]
         for j in tl.static_range(1, M):
             top = tl.maximum(top, logits[i * M + j])
+        total = tl.exp(logits[i * M] - top)
+        for j in tl.static_range(1, M):
+            total += tl.exp(logits[i * M + j] - top)
         for j in tl.static_range(M):
-            c += (tl.exp(logits[i * M + j] - top),)
-    c = _normalised(c, 0.0, M, False)
-    floored = tl.tuple(())
-    for i in tl.static_range(M * M):
-        floored += (c[i] + eps,)
-    c = _normalised(floored, eps, M, True)
+            c += (tl.exp(logits[i * M + j] - top) / total + eps,)
+        ones += (tl.full((), 1.0, tl.float32),)
+    rows = ones
+    columns = _scaled(c, ones, rows, eps, M, 1, COMPILED)
     for _ in range(STEPS - 1):
-        c = _normalised(_normalised(c, eps, M, False), eps, M, True)
-    return c
+        rows = _scaled(c, rows, columns, eps, M, M, COMPILED)
+        columns = _scaled(c, columns, rows, eps, M, 1, COMPILED)
+    balanced = tl.tuple(())
+    for i in tl.static_range(M):
+        for j in tl.static_range(M):
+            balanced += (c[i * M + j] * rows[i] * columns[j],)
+    return balanced
 
 
 @triton.jit
@@ -343,7 +366,7 @@ def _finish(  # type: ignore[no-untyped-def]
     streams, sums, base, scale, norm, x, post, comb, vector,
     row_stride, stream_stride, d, slices, norm_eps, eps,
     M: tl.constexpr, LINES: tl.constexpr, ROOM: tl.constexpr, SLICES: tl.constexpr,
-    STEPS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
+    STEPS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     if tl.program_id(1) == 0:
@@ -376,7 +399,7 @@ def _finish(  # type: ignore[no-untyped-def]
         for k in tl.static_range(M):
             z = _line(totals, M + k, ROOM) * post_size + tl.load(base + M + k)
             gates += (2.0 * _gate(z),)
-        c = _balance(logits, eps, M, STEPS)
+        c = _balance(logits, eps, M, STEPS, COMPILED)
         for k in tl.static_range(M):
             tl.store(post + row * M + k, gates[k])
         for i in tl.static_range(M * M):

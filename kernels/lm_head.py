@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import best, dense, meeting
+from kernels import best, dense
 from kernels.best import Best
 from kernels.launch import DECODE_ROWS, output, require, require_activation
 from kernels.workspace import Workspace, room
@@ -34,7 +34,6 @@ class Tile:
 
 
 TILE = Tile()
-_SETTLED = 128  # programs whose findings the last one reads at once
 
 
 def scores(
@@ -58,15 +57,15 @@ def scores(
     found = _outputs(out, x, head)
     if m:
         tiles = triton.cdiv(v, tile.columns)
-        met = room(workspace, x.device, 2 * 3 * tiles * DECODE_ROWS, 1)
+        meet = best.Meeting.of(tiles, DECODE_ROWS)
+        met = room(workspace, x.device, 2 * meet.words, meet.arrivals)
         turns = triton.cdiv(d, tile.step)
         _scores[(tiles,)](
             x, head, found.scores, found.best.token, found.best.margin,
             found.best.finite.view(torch.uint8), met.words, met.arrivals, m, x.stride(0), v, d,
             ROWS=DECODE_ROWS, COLUMNS=tile.columns, STEP=tile.step, TURNS=turns,
             WHOLE=v % tile.columns == 0 and turns * tile.step == d, DOT=dense.dot_type(x, head),
-            SETTLED=_SETTLED, ROUNDS=triton.cdiv(tiles, _SETTLED),
-            num_warps=tile.warps, num_stages=tile.stages,
+            GROUPS=meet.groups, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return found
 
@@ -85,8 +84,7 @@ def _outputs(out: Head | None, x: Tensor, head: Tensor) -> Head:
 def _scores(  # type: ignore[no-untyped-def]
     x, head, scores, token, margin, finite, words, arrivals, m, x_stride, v, d,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, TURNS: tl.constexpr,
-    WHOLE: tl.constexpr, DOT: tl.constexpr, SETTLED: tl.constexpr,
-    ROUNDS: tl.constexpr,
+    WHOLE: tl.constexpr, DOT: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     tile, tiles = tl.program_id(0), tl.num_programs(0)
     found = dense.products(
@@ -96,11 +94,11 @@ def _scores(  # type: ignore[no-untyped-def]
     column = (tile * COLUMNS + tl.arange(0, COLUMNS))[:, None]
     at = scores + row[None, :].to(tl.int64) * v + column
     tl.store(at, found, mask=(column < v) & (row < m)[None, :])
-    best.leave(words, tile, tiles, found, column, column < v)
-    if meeting.arrive(arrivals) == tiles - 1:
-        first, second, good = best.settle(words, tiles, ROWS, SETTLED, ROUNDS)
+    last, first, second, good = best.conclude(
+        words, arrivals, tile, tiles, found, column, column < v, GROUPS
+    )
+    if last:
         tl.store(token + row, best.token_of(first), mask=row < m)
         gap = best.score_of(first) - best.score_of(second)
         tl.store(margin + row, gap, mask=row < m)
         tl.store(finite + row, good.to(tl.uint8), mask=row < m)
-        tl.store(arrivals, 0)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import ahead, best, dense, meeting
+from kernels import ahead, best, dense
 from kernels.launch import output, require, require_activation, require_contiguous
 from kernels.workspace import Workspace, room
 
@@ -37,7 +37,6 @@ class Tile:
 
 
 TILE = Tile()
-_SETTLED = 1024  # programs whose findings the last one reads at once
 
 
 def step(
@@ -68,13 +67,14 @@ def step(
     margin = output(given[2], (1,), torch.float32, *operands, moved, token)
     sure = output(given[3], (1,), torch.float32, *operands, moved, token, margin)
     tiles = triton.cdiv(v, tile.tokens)
-    met = room(workspace, base.device, 2 * 3 * tiles, 1)
+    meet = best.Meeting.of(tiles, 1)
+    met = room(workspace, base.device, 2 * meet.words, meet.arrivals)
     early = tile.early and ahead.possible(w2)
     _step[(tiles + 1,)](
         base, previous, hidden, w1, w2, confidence, moved, token, margin, sure,
         met.words, met.arrivals, v, d, rank,
         TOKENS=tile.tokens, RANK=triton.next_power_of_2(rank), WIDTH=triton.next_power_of_2(d),
-        SETTLED=_SETTLED, ROUNDS=triton.cdiv(tiles, _SETTLED), EARLY=early,
+        GROUPS=meet.groups, EARLY=early,
         num_warps=tile.warps, launch_pdl=early,
     )  # fmt: skip
     return Draft(moved, token, margin, sure)
@@ -106,8 +106,8 @@ def _check(
 def _step(  # type: ignore[no-untyped-def]
     base, previous, hidden, w1, w2, confidence, moved, token, margin, sure, words, arrivals,
     v, d, rank,
-    TOKENS: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, SETTLED: tl.constexpr,
-    ROUNDS: tl.constexpr, EARLY: tl.constexpr,
+    TOKENS: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     tile, tiles = tl.program_id(0), tl.num_programs(0) - 1
     ahead.let_next_begin()
@@ -123,7 +123,7 @@ def _step(  # type: ignore[no-untyped-def]
     else:
         _move(
             base, w2, row, lane, moved, token, margin, words, arrivals, tile, tiles, v, rank,
-            TOKENS, SETTLED, ROUNDS,
+            TOKENS, GROUPS,
         )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def _trust(  # type: ignore[no-untyped-def]
 @triton.jit
 def _move(  # type: ignore[no-untyped-def]
     base, w2, row, lane, moved, token, margin, words, arrivals, tile, tiles, v, rank,
-    TOKENS: tl.constexpr, SETTLED: tl.constexpr, ROUNDS: tl.constexpr,
+    TOKENS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """A tile of scores; whoever ends the last one names the best token."""
     index = (tile * TOKENS + tl.arange(0, TOKENS))[:, None]
@@ -152,10 +152,10 @@ def _move(  # type: ignore[no-untyped-def]
     found = tl.sum(w * row[None, :], 1, keep_dims=True)
     found += tl.load(base + index, mask=there, other=0.0)
     tl.store(moved + index, found, mask=there)
-    best.leave(words, tile, tiles, found, index, there)
-    if meeting.arrive(arrivals) == tiles - 1:
-        first, second, _ = best.settle(words, tiles, 1, SETTLED, ROUNDS)
+    last, first, second, _ = best.conclude(
+        words, arrivals, tile, tiles, found, index, there, GROUPS
+    )
+    if last:
         one = tl.arange(0, 1)
         tl.store(token + one, best.token_of(first))
         tl.store(margin + one, best.score_of(first) - best.score_of(second))
-        tl.store(arrivals, 0)

@@ -35,7 +35,7 @@ class Tile:
     columns: (
         int  # 16 or more outputs of a program; `gate_up`: as many of the gate and the up matrix
     )
-    step: int  # channels a turn, 256 or more
+    step: int  # channels a turn, 64 or more
     shared: int  # programs of the shared expert for one of another; 16 outputs or more each
     warps: int
     stages: int
@@ -193,29 +193,34 @@ def _rows(x_at, at, there, width, STEP: tl.constexpr, WHOLE: tl.constexpr, DOT: 
 def routed(  # type: ignore[no-untyped-def]
     x_at, there, width, codes, scales, tile, last,
     TILES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
-    TURNS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+    TURNS: tl.constexpr, WHOLE: tl.constexpr, REORDERED: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Products [COLUMNS, ROWS] of a bank's row tiles `tile` [COLUMNS // 16], times 2 ** -32.
 
     Tiles after `last` are read as `last`, channel tiles after the bank's as its last one: whoever
     calls masks the former, and `x` is zero there.
     """
+    RUN: tl.constexpr = STEP if STEP < 256 else 256  # channels of a tile in a turn
     lane = tl.arange(0, 32)
     tile = tl.minimum(tile, last).to(tl.int64) * TILES
     slab = tl.arange(0, STEP // 64)
-    run = tl.arange(0, STEP // 256)
+    run = tl.arange(0, STEP // RUN)
     acc = tl.zeros((COLUMNS, ROWS), tl.float32)
     for turn in range(TURNS):
         xs = _rows(x_at, turn * STEP, there, width, STEP, WHOLE, DOT)
-        part, whole = turn * (STEP // 64) + slab, turn * (STEP // 256) + run
+        part, whole = turn * (STEP // 64) + slab, turn * (STEP // RUN) + run
         if not WHOLE:
-            part = tl.minimum(part // 4, TILES - 1) * 4 + part % 4
-            whole = tl.minimum(whole, TILES - 1)
+            part = tl.minimum(part, TILES * 4 - 1)
+            whole = tl.minimum(whole, TILES * (256 // RUN) - 1)
         code_at = codes + tile[None, :, None, None] * 512 + part[:, None, None, None] * 128
         code_at += lane[None, None, :, None] * 4 + tl.arange(0, 4)[None, None, None, :]
-        scale_at = scales + (tile[None, :, None, None] + whole[:, None, None, None]) * 64
-        scale_at += (lane // 4)[None, None, :, None] * 8 + tl.arange(0, 8)[None, None, None, :]
-        w = _weights(tl.load(code_at), tl.load(scale_at), COLUMNS // 16, STEP, DOT)
+        at = whole // (256 // RUN) * 64 + whole % (256 // RUN) * (RUN // 32)
+        scale_at = scales + tile[None, :, None, None] * 64 + at[:, None, None, None]
+        scale_at += (lane // 4)[None, None, :, None] * 8
+        scale_at += tl.arange(0, RUN // 32)[None, None, None, :]
+        w = _weights(
+            tl.load(code_at), tl.load(scale_at), COLUMNS // 16, STEP, RUN, REORDERED, DOT
+        )  # fmt: skip
         acc = tl.dot(w, xs, acc, input_precision="ieee")
     return acc
 
@@ -229,14 +234,21 @@ def gate_and_up(block, inner, COLUMNS: tl.constexpr):  # type: ignore[no-untyped
 
 
 @triton.jit
-def _weights(words, scales, TILES: tl.constexpr, STEP: tl.constexpr, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Weights [16 TILES, STEP] of words [STEP / 64, TILES, 32, 4]."""
-    each = tl.broadcast_to(scales[:, :, :, :, None], (STEP // 256, TILES, 32, 8, 2))
-    each = tl.reshape(each, (STEP // 256, TILES, 32, 4, 4))
+def _weights(  # type: ignore[no-untyped-def]
+    words, scales, TILES: tl.constexpr, STEP: tl.constexpr, RUN: tl.constexpr,
+    REORDERED: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Weights [16 TILES, STEP] of words [STEP / 64, TILES, 32, 4], channels as in memory or not."""
+    each = tl.broadcast_to(scales[:, :, :, :, None], (STEP // RUN, TILES, 32, RUN // 32, 2))
+    each = tl.reshape(each, (STEP // RUN, TILES, 32, RUN // 64, 4))
     each = tl.reshape(tl.permute(each, (0, 3, 1, 2, 4)), (STEP // 64, TILES, 32, 4))
     w = narrow.e2m1(words, each, DOT)
     w = tl.reshape(w, (STEP // 64, TILES, 8, 4, 2, 2, 2, 2, 2))
-    return tl.reshape(tl.permute(w, (1, 8, 2, 0, 4, 7, 3, 6, 5)), (16 * TILES, STEP))
+    if REORDERED:
+        w = tl.permute(w, (1, 8, 2, 0, 4, 6, 7, 3, 5))
+    else:
+        w = tl.permute(w, (1, 8, 2, 0, 4, 7, 3, 6, 5))
+    return tl.reshape(w, (16 * TILES, STEP))
 
 
 @triton.jit
@@ -247,17 +259,23 @@ def common(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Products [COLUMNS, ROWS] of the shared expert's rows `line`; zeros from row `lines` on."""
     lane = tl.arange(0, 128)
+    half = tl.arange(0, COLUMNS) // (COLUMNS // 2)
     w_at = weight + line[:, None] * width + lane[None, :]
     s_at = scale + line // 128 * BLOCKS
+    # The lower and the upper half of whole tiles have one scale each.
+    low_at = scale + tl.min(line, 0) // 128 * BLOCKS
+    high_at = scale + tl.max(line, 0) // 128 * BLOCKS
     acc = tl.zeros((COLUMNS, ROWS), tl.float32)
     for step in range(BLOCKS):
         xs = _rows(x_at, step * 128, there, width, 128, WHOLE, DOT)
         if WHOLE:
             w = tl.load(w_at + step * 128)
+            low, high = narrow.e8m0(tl.load(low_at + step)), narrow.e8m0(tl.load(high_at + step))
+            size = tl.where(half == 0, low, high)
         else:
             inside = (line < lines)[:, None] & (step * 128 + lane < width)[None, :]
             w = tl.load(w_at + step * 128, mask=inside, other=0)
-        size = narrow.e8m0(tl.load(s_at + step, mask=line < lines, other=127))
+            size = narrow.e8m0(tl.load(s_at + step, mask=line < lines, other=127))
         acc += tl.dot(narrow.e4m3(w, DOT), xs, input_precision="ieee") * size[:, None]
     return acc
 
@@ -302,7 +320,7 @@ def _gate_up(  # type: ignore[no-untyped-def]
             tile = gate_and_up(tl.program_id(0), inner, COLUMNS)
             acc = routed(
                 x_at, row < m, d, codes + expert * code_stride, scales + expert * scale_stride,
-                tile, inner // 8, TILES, ROWS, 2 * COLUMNS, STEP, TURNS, WHOLE, DOT,
+                tile, inner // 8, TILES, ROWS, 2 * COLUMNS, STEP, TURNS, WHOLE, False, DOT,
             )  # fmt: skip
             active = swiglu(acc * narrow.E2M1_REPAIR, limit, COLUMNS, ROWS)
             _share_out(active, chosen, weights, expert, hidden, m, inner, SLOTS, ROWS, COLUMNS)
@@ -366,7 +384,7 @@ def _down(  # type: ignore[no-untyped-def]
             acc = routed(
                 hidden + (row * (SLOTS + 1) + first) * inner, (first < SLOTS) & (row < m), inner,
                 codes + expert * code_stride, scales + expert * scale_stride,
-                tile, (d - 1) // 16, TILES, ROWS, COLUMNS, STEP, TURNS, WHOLE, DOT,
+                tile, (d - 1) // 16, TILES, ROWS, COLUMNS, STEP, TURNS, WHOLE, False, DOT,
             )  # fmt: skip
             acc *= narrow.E2M1_REPAIR
             for slot in tl.static_range(SLOTS):

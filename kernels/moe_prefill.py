@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels import moe, narrow
 from kernels.launch import dot_type, output, require, require_activation, require_contiguous
-from kernels.mxfp4 import Bank, require_bank
+from kernels.mxfp4 import Bank, reordered, require_bank
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class Tile:
 
     rows: int  # routes of a program; the plan must have been made for as many
     columns: int  # outputs of a program; in `gate_up` as many of the gate and of the up matrix
-    step: int  # channels a turn, 256 or more
+    step: int  # channels a turn, 64 or more
     warps: int
     stages: int
 
 
-GATE_UP = Tile(rows=64, columns=64, step=256, warps=4, stages=2)
-DOWN = Tile(rows=64, columns=128, step=256, warps=4, stages=2)
+GATE_UP = Tile(rows=128, columns=64, step=128, warps=8, stages=3)
+DOWN = Tile(rows=128, columns=128, step=128, warps=8, stages=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def gate_up(
         found = _plan(chosen, w13.experts, tile, routes)
         common = triton.cdiv(m, tile.rows)
         _gate_up[(triton.cdiv(inner, tile.columns), common + found.expert.numel())](
-            x, found.order, found.expert, found.first, found.end, weights,
+            x, reordered(x), found.order, found.expert, found.first, found.end, weights,
             w13.codes, w13.scales, shared.view(torch.uint8), shared_scale.view(torch.uint8), hidden,
             m, x.stride(0), d, inner, limit, w13.experts, common,
             w13.codes.stride(0), w13.scales.stride(0),
@@ -130,7 +130,7 @@ def down(
         found = _plan(chosen, w2.experts, tile, routes)
         common = triton.cdiv(m, tile.rows)
         _down[(triton.cdiv(d, tile.columns), common + found.expert.numel())](
-            hidden, found.order, found.expert, found.first, found.end,
+            hidden, reordered(hidden), found.order, found.expert, found.first, found.end,
             w2.codes, w2.scales, shared.view(torch.uint8), shared_scale.view(torch.uint8), parts,
             m, d, inner, w2.experts, common, w2.codes.stride(0), w2.scales.stride(0),
             SLOTS=every - 1, ROWS=tile.rows, COLUMNS=tile.columns, STEP=tile.step,
@@ -158,9 +158,10 @@ def _places(  # type: ignore[no-untyped-def]
     return route, there, route + route // SLOTS
 
 
-@triton.jit
+# Rows come in any number, and a kernel for each kind of number would be compiled for nothing.
+@triton.jit(do_not_specialize=["m", "common"])
 def _gate_up(  # type: ignore[no-untyped-def]
-    x, order, experts, firsts, ends, weights, codes, scales, shared, shared_scale, hidden,
+    x, turned, order, experts, firsts, ends, weights, codes, scales, shared, shared_scale, hidden,
     m, x_stride, d, inner, limit, count, common, code_stride, scale_stride,
     SLOTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
     TURNS: tl.constexpr, TILES: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr,
@@ -186,10 +187,10 @@ def _gate_up(  # type: ignore[no-untyped-def]
         if expert < count:
             route, there, target = _places(order, firsts, ends, tile, SLOTS, ROWS)
             acc = moe.routed(
-                x + route // SLOTS * x_stride, there, d,
+                turned + route // SLOTS * d, there, d,
                 codes + expert * code_stride, scales + expert * scale_stride,
                 moe.gate_and_up(tl.program_id(0), inner, COLUMNS), inner // 8,
-                TILES, ROWS, 2 * COLUMNS, STEP, TURNS, WHOLE, DOT,
+                TILES, ROWS, 2 * COLUMNS, STEP, TURNS, WHOLE, True, DOT,
             )  # fmt: skip
             active = moe.swiglu(acc * narrow.E2M1_REPAIR, limit, COLUMNS, ROWS)
             active *= tl.load(weights + route, mask=there, other=0.0)[None, :]
@@ -198,9 +199,9 @@ def _gate_up(  # type: ignore[no-untyped-def]
             tl.store(h_at, active.to(hidden.dtype.element_ty), mask=keep)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["m", "common"])
 def _down(  # type: ignore[no-untyped-def]
-    hidden, order, experts, firsts, ends, codes, scales, shared, shared_scale, parts,
+    hidden, turned, order, experts, firsts, ends, codes, scales, shared, shared_scale, parts,
     m, d, inner, count, common, code_stride, scale_stride,
     SLOTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
     TURNS: tl.constexpr, TILES: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr,
@@ -222,10 +223,10 @@ def _down(  # type: ignore[no-untyped-def]
         if expert < count:
             _, there, target = _places(order, firsts, ends, tile, SLOTS, ROWS)
             acc = moe.routed(
-                hidden + target * inner, there, inner,
+                turned + target * inner, there, inner,
                 codes + expert * code_stride, scales + expert * scale_stride,
                 tl.program_id(0) * (COLUMNS // 16) + tl.arange(0, COLUMNS // 16), (d - 1) // 16,
-                TILES, ROWS, COLUMNS, STEP, TURNS, WHOLE, DOT,
+                TILES, ROWS, COLUMNS, STEP, TURNS, WHOLE, True, DOT,
             )  # fmt: skip
             keep = there[None, :] & (column < d)[:, None]
             p_at = parts + target[None, :] * d + column[:, None]

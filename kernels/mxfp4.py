@@ -56,6 +56,15 @@ def pack(packed: Tensor, scale: Tensor) -> Bank:
     return Bank(codes, scales, outputs, 2 * half)
 
 
+def reordered(x: Tensor) -> Tensor:
+    """`x` [..., k] with the channels of every 32 in the order in which `wgmma` meets a bank's.
+
+    A lane has four channels in a row of every 16, as `mma` likes them; `wgmma` takes two of every
+    eight: 16 b + 4 t + 2 a + p goes to 16 a + 8 b + 2 t + p.
+    """
+    return x.unflatten(-1, (-1, 2, 4, 2, 2)).movedim(-2, -4).flatten(-5)
+
+
 def require_bank(name: str, bank: Bank, outputs: int, channels: int) -> None:
     """Refuse a `bank` whose matrices are not `outputs` x `channels`."""
     require(

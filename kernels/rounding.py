@@ -11,9 +11,12 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import narrow
-from kernels.launch import dot_type, output, require, require_activation, require_contiguous
+from kernels.launch import output, require, require_activation, require_contiguous
 
-_ROWS = 16  # rows of a program; the tensor core's tile in `hadamard_fp4`
+# Channels that share a scale, of a cache row and of an index operand.
+CACHE_GROUP, INDEX_GROUP = 64, 32
+
+_ROWS = 8  # of a program of `_fp4`
 
 
 def fp8_round(x: Tensor, group: int, *, out: Tensor | None = None) -> Tensor:
@@ -25,13 +28,13 @@ def fp8_round(x: Tensor, group: int, *, out: Tensor | None = None) -> Tensor:
 
 
 def cache_round(
-    row: Tensor, rotary_dim: int, group: int = 64, *, out: Tensor | None = None
+    row: Tensor, rotary_dim: int, group: int = CACHE_GROUP, *, out: Tensor | None = None
 ) -> Tensor:
     """`fp8_round` of all but the last `rotary_dim` channels of key/value rows `row` [..., d]."""
     return _launch_fp8(row, row.shape[-1] - rotary_dim, group, out)
 
 
-def fp4_round(x: Tensor, group: int = 32, *, out: Tensor | None = None) -> Tensor:
+def fp4_round(x: Tensor, group: int = INDEX_GROUP, *, out: Tensor | None = None) -> Tensor:
     """E2M1 round trip of contiguous `x` [..., d], BF16 or float32, in groups of `group` channels.
 
     d is a power of two of at least 16. Raises ValueError for operands that do not fit.
@@ -39,9 +42,17 @@ def fp4_round(x: Tensor, group: int = 32, *, out: Tensor | None = None) -> Tenso
     return _launch_fp4(x, group, False, out)
 
 
-def hadamard_fp4(x: Tensor, group: int = 32, *, out: Tensor | None = None) -> Tensor:
+def hadamard_fp4(x: Tensor, group: int = INDEX_GROUP, *, out: Tensor | None = None) -> Tensor:
     """`fp4_round` of the normalised Hadamard transform of `x` [..., d], float32 in between."""
     return _launch_fp4(x, group, True, out)
+
+
+def require_index(channels: int) -> None:
+    """Refuse index operands whose channels cannot be transformed and rounded in groups."""
+    require(
+        channels >= INDEX_GROUP and channels & (channels - 1) == 0,
+        f"index operands of {channels} channels: no power of two from {INDEX_GROUP}",
+    )
 
 
 def _launch_fp8(x: Tensor, rounded: int, group: int, out: Tensor | None) -> Tensor:
@@ -55,7 +66,7 @@ def _launch_fp8(x: Tensor, rounded: int, group: int, out: Tensor | None) -> Tens
     return y
 
 
-def _launch_fp4(x: Tensor, group: int, hadamard: bool, out: Tensor | None) -> Tensor:
+def _launch_fp4(x: Tensor, group: int, transform: bool, out: Tensor | None) -> Tensor:
     d = x.shape[-1]
     _check(x, group)
     require(
@@ -67,7 +78,7 @@ def _launch_fp4(x: Tensor, group: int, hadamard: bool, out: Tensor | None) -> Te
         rows = x.numel() // d
         _fp4[(triton.cdiv(rows, _ROWS),)](
             x, y, rows, d**-0.5,
-            D=d, GROUP=group, ROWS=_ROWS, HADAMARD=hadamard, DOT=dot_type(x), num_warps=4,
+            D=d, GROUP=group, ROWS=_ROWS, HADAMARD=transform, num_warps=4,
         )  # fmt: skip
     return y
 
@@ -104,28 +115,17 @@ def e2m1_grouped(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def hadamard_signs(D: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sylvester's matrix [D, D], D at most 2 ** 16, float32: minus where the two indices share an
-    odd number of bits."""
-    lane = tl.arange(0, D)
-    both = lane[:, None] & lane[None, :]
-    both ^= both >> 8
-    both ^= both >> 4
-    both ^= both >> 2
-    both ^= both >> 1
-    return tl.where((both & 1) == 1, -1.0, 1.0)
+def hadamard(value, size, ROWS: tl.constexpr, D: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The transform of a tile [ROWS, D] of float32, D a power of two, times `size`.
 
-
-@triton.jit
-def hadamard_row(value, size, D: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The transform of one row [1, D] of float32, times `size`, by butterflies; D a power of two.
-
-    Each pairs channels by the last bit of their index, and makes that bit the first.
+    By butterflies: each pairs channels by the last bit of their index, and makes that bit the
+    first. A product with Sylvester's matrix would take twice as long to make the matrix.
     """
     for bit in tl.static_range(16):
         if 2**bit < D:
-            even, odd = tl.split(tl.reshape(value, (D // 2, 2)))
-            value = tl.reshape(tl.trans(tl.join(even + odd, even - odd)), (1, D))
+            even, odd = tl.split(tl.reshape(value, (ROWS, D // 2, 2)))
+            both = tl.permute(tl.join(even + odd, even - odd), (0, 2, 1))
+            value = tl.reshape(both, (ROWS, D))
     return value * size
 
 
@@ -143,16 +143,13 @@ def _fp8(  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["rows"])
 def _fp4(  # type: ignore[no-untyped-def]
     x, y, rows, size, D: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
-    HADAMARD: tl.constexpr, DOT: tl.constexpr,
+    HADAMARD: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     at = row[:, None] * D + tl.arange(0, D)[None, :]
     there = (row < rows)[:, None]
-    given = tl.load(x + at, mask=there, other=0.0)
+    value = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
     if HADAMARD:
-        signs = hadamard_signs(D).to(DOT)
-        value = tl.dot(given.to(DOT), signs, input_precision="ieee") * size
-    else:
-        value = given.to(tl.float32)
+        value = hadamard(value, size, ROWS, D)
     value = e2m1_grouped(value, ROWS, D, GROUP)
     tl.store(y + at, value.to(y.dtype.element_ty), mask=there)

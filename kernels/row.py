@@ -8,16 +8,19 @@ import triton.language as tl
 from kernels.launch import require
 from kernels.norm import inverse_sizes
 from kernels.rotary import turned
-from kernels.rounding import e4m3_grouped
+from kernels.rounding import CACHE_GROUP, e4m3_grouped
 
-GROUP = tl.constexpr(64)  # channels that share a scale
+_GROUP = tl.constexpr(CACHE_GROUP)
 
 
 def row_block(d: int, pairs: int, *, rounds: bool) -> int:
     """Channels of the tile of a row of `d`, of which 2 `pairs` are rotated and never rounded."""
     rounded = d - 2 * pairs
-    require(not rounds or rounded % 64 == 0, f"{rounded} channels in groups of 64")
-    return max(triton.next_power_of_2(d), 64)
+    require(
+        not rounds or rounded % CACHE_GROUP == 0,
+        f"{rounded} channels in groups of {CACHE_GROUP}",
+    )
+    return max(triton.next_power_of_2(d), CACHE_GROUP)
 
 
 @triton.jit
@@ -35,6 +38,6 @@ def made(  # type: ignore[no-untyped-def]
     value = turned(value.to(KIND).to(tl.float32), c, s, 1, BLOCK).to(KIND)
     if ROUNDS:
         wide = value.to(tl.float32)
-        narrowed = e4m3_grouped(wide, 1, BLOCK, GROUP)
+        narrowed = e4m3_grouped(wide, 1, BLOCK, _GROUP)
         value = tl.where(at < d - 2 * pairs, narrowed, wide).to(KIND)
     return value

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import best, meeting
+from kernels import best
 from kernels.launch import output, require
 from kernels.workspace import Workspace, room
 
@@ -29,7 +29,6 @@ class Tile:
 
 
 TILE = Tile()
-_SETTLED = 128  # programs whose findings the last one reads at once
 
 
 def pick(
@@ -66,11 +65,12 @@ def pick(
     token = output(out, (m,), torch.int64, scores, position, seed, temperature)
     if m:
         tiles = triton.cdiv(v, tile.tokens)
-        met = room(workspace, scores.device, 2 * 3 * tiles * m, m)
+        meet = best.Meeting.of(tiles, 1)
+        met = room(workspace, scores.device, 2 * meet.words * m, meet.arrivals * m)
         _pick[(tiles, m)](
             scores, position, seed, temperature, token, met.words, met.arrivals,
             scores.stride(0), v, ahead,
-            TOKENS=tile.tokens, SETTLED=_SETTLED, ROUNDS=triton.cdiv(tiles, _SETTLED),
+            TOKENS=tile.tokens, WORDS=meet.words, ARRIVALS=meet.arrivals, GROUPS=meet.groups,
             num_warps=tile.warps,
         )  # fmt: skip
     return token
@@ -79,8 +79,8 @@ def pick(
 @triton.jit(do_not_specialize=["ahead"])
 def _pick(  # type: ignore[no-untyped-def]
     scores, position, seed, temperature, token, words, arrivals, stride, v, ahead,
-    TOKENS: tl.constexpr, SETTLED: tl.constexpr,
-    ROUNDS: tl.constexpr,
+    TOKENS: tl.constexpr, WORDS: tl.constexpr, ARRIVALS: tl.constexpr,
+    GROUPS: tl.constexpr,
 ):  # fmt: skip
     tile, tiles, row = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
     index = tile * TOKENS + tl.arange(0, TOKENS)
@@ -90,12 +90,12 @@ def _pick(  # type: ignore[no-untyped-def]
     if heat > 0:
         at = tl.load(position) + ahead + row
         score = score / heat + gumbel(tl.load(seed), at, tile * (TOKENS // 2), TOKENS // 2)
-    words += row * 3 * tiles
-    best.leave(words, tile, tiles, score[:, None], index[:, None], there[:, None])
-    if meeting.arrive(arrivals + row) == tiles - 1:
-        first, _, _ = best.settle(words, tiles, 1, SETTLED, ROUNDS)
+    last, first, _, _ = best.conclude(
+        words + row * WORDS, arrivals + row * ARRIVALS, tile, tiles,
+        score[:, None], index[:, None], there[:, None], GROUPS,
+    )  # fmt: skip
+    if last:
         tl.store(token + row + tl.arange(0, 1), best.token_of(first))
-        tl.store(arrivals + row, 0)
 
 
 @triton.jit

@@ -30,6 +30,7 @@ from engine.suite import ASSETS, Suite
 from engine.tokenizer import Tokenizer
 
 PLAIN, SPECULATIVE = "plain", "speculative"
+PROFILE = "--profile"  # another command, with options of its own
 AGREEMENT_PROMPTS, AGREEMENT_TOKENS = 3, 32
 SYNTHETIC_CHUNK = 2048  # prompt tokens a forward of a model that fills a GPU
 INDEXED_RATIO = 4  # tokens a compressed row, on the layers that select rows
@@ -53,6 +54,10 @@ class Options:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print; exit status 2 and one sentence for what cannot be run, 3 on a busy device."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    if PROFILE in argv:
+        from engine.profile.__main__ import main as profile
+
+        return profile([word for word in argv if word != PROFILE])
     given = _parser().parse_args(argv)
     progress = _bar(Console(stderr=True))
     try:
@@ -76,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _synthetic(given: argparse.Namespace) -> int:
     """Time a model of random weights; lines as they come, and the whole as JSON if asked for."""
-    from engine.bench import synthetic  # Triton, which other machines may lack
+    from engine.device import requirement
+
+    requirement.device()  # a clear sentence where the imports below would fail
+    from engine.bench import synthetic
 
     config = _config(given.config)[1]
     if given.config is None:
@@ -296,6 +304,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=_positive, help="timings of each prompt (4, quick 2)")
     parser.add_argument("--threads", type=_positive, help="absent: the better of 1 and all cores")
     parser.add_argument("--synthetic", metavar="NAME", help="time random weights instead: k160")
+    parser.add_argument(PROFILE, action="store_true", help="phases of a step: engine.profile")
     parser.add_argument("--layers", type=_positive, help="of the synthetic model; absent: all")
     parser.add_argument("--contexts", type=_numbers, help="of the synthetic model, as 0,4096,32768")
     parser.add_argument("--lengths", type=_numbers, help="prompts to prefill, as 1024,12288")

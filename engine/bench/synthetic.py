@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.device import requirement, synthetic
+from engine.device import memory, requirement, synthetic
 from engine.device.backend import TritonBackend
 from engine.device.launches import Launches
 from engine.device.state import State
@@ -73,7 +73,7 @@ def run(options: Options, say: Say) -> dict[str, Any]:
     device = requirement.device()
     if device.type != "cuda":
         raise DeviceError("The benchmark of a synthetic model needs a GPU.")
-    requirement.check_memory(geometry, config, device)
+    memory.check(geometry, config, device)
     bench = _Bench(options, geometry, config, device, say)
     with torch.inference_mode():
         return bench.run()
@@ -154,10 +154,9 @@ class _Bench:
         )
 
     def _measure_bandwidth(self) -> None:
-        from kernels.bench.read import read_gb_s
+        from kernels.bench.bandwidth import read_gb_s
 
-        largest = max(tensors(self._weights), key=lambda t: t.nbytes)
-        self._bandwidth = read_gb_s(largest)
+        self._bandwidth = read_gb_s()
         self._result["read_gb_s"] = self._bandwidth
         self._say(f"read bandwidth {self._bandwidth / 1e3:.2f} TB/s")
 

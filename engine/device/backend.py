@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from engine.config import EngineConfig
 from engine.device.draft import DraftHead
 from engine.device.launches import Tally
 from engine.device.layers import Chunk, Layers
+from engine.device.memory import DTYPES
 from engine.device.operations import Operations
-from engine.device.requirement import DTYPES
 from engine.device.seat import Outcome, Seat
 from engine.device.state import State, Store
 from engine.device.tables import Tables
@@ -26,7 +26,7 @@ from engine.prefix import Memory, Passage
 from engine.sampling import Sampler
 from engine.verify import accepted, offered
 
-_WARM_ROWS = (1, 5, 16, 37, 96)
+_WARM_ROWS, _WARM_START = (5, 96), 1024
 _NOT_FINITE = "The model produced logits that are not finite; the checkpoint is suspect."
 
 
@@ -48,7 +48,7 @@ class TritonBackend:
         self.layers = Layers(
             geometry,
             weights,
-            operations or Operations.kernels(self.device),
+            operations or self._kernels(),
             Tables.build(geometry, config.context, self.device),
             dtype=self._dtype,
             rounds=config.numerics != "exact",
@@ -57,7 +57,15 @@ class TritonBackend:
         self._free: list[Seat] = []
         self._seats: weakref.WeakKeyDictionary[State, Seat] = weakref.WeakKeyDictionary()
         if self.device.type == "cuda":
-            self._warm_up()
+            from engine.device.tiles import Tiles
+
+            with Tiles(config, geometry).answered():
+                self._warm_up()
+
+    def _kernels(self) -> Operations:
+        from engine.device.tiles import Tiles  # Triton, which oracles do without
+
+        return Operations.kernels(self.device, Tiles(self.config, self.geometry))
 
     @property
     def drafts(self) -> bool:
@@ -86,13 +94,26 @@ class TritonBackend:
         state = self.new_state()
         _, seat = self.seat(state)
         seat.warm_up(self.config.draft_width, joint=self.config.verify_policy == "fixed")
-        chunk = self.config.prefill_chunk
-        # Kernels are compiled apart for one row, for whole blocks of them, and for other numbers.
-        for rows in {chunk, *(n for n in _WARM_ROWS if n < chunk)}:
-            state.clear()
-            count = min(rows + min(chunk, _WARM_ROWS[-1]), self.config.context)
-            self.prefill(state, [0] * count)
+        for start, rows in self._warm_chunks():
+            state.length = start
+            self.prefill(state, [0] * (start + rows))
         self.tally.watch()
+
+    def _warm_chunks(self) -> Iterator[tuple[int, int]]:
+        """Start and rows of chunks for which all kernels of a prefill are compiled.
+
+        They are compiled apart for one row, for whole blocks of rows and for other numbers, and for
+        every power of two of the compressed rows that there may be.
+        """
+        chunk, context = self.config.prefill_chunk, self.config.context
+        for rows in sorted({1, chunk, *_WARM_ROWS}):
+            if rows <= min(chunk, context):
+                yield 0, rows
+        start = _WARM_START
+        while start + chunk <= context:
+            for rows in sorted({min(rows, chunk) for rows in _WARM_ROWS}):
+                yield start, rows
+            start *= 2
 
     def seat(self, state: Memory) -> tuple[State, Seat]:
         """`state` as this backend made it, and where it runs."""

@@ -221,16 +221,25 @@ class Layers:
     def moe(self, x: Tensor, w: Moe, ids: Tensor, *, many: bool) -> Tensor:
         """Float32 parts [m, k + 1, hidden] of the routed experts and the shared one."""
         g, op = self.geometry, self.operations
-        chosen, share = op.router.route(
-            x, w.gate, w.bias, None if w.table is None else ids, w.table,
-            count=g.num_experts_per_tok, scale=g.routed_scaling_factor,
-        )  # fmt: skip
+        chosen, share = self._route(x, w, ids, many=many)
         moe = op.moe_prefill if many else op.moe
         hidden = moe.gate_up(
             x, chosen, share, *_operands(w.w13), w.shared_w13.codes, w.shared_w13.scale,
             limit=g.swiglu_limit,
         )  # fmt: skip
         return moe.down(hidden, chosen, *_operands(w.w2), w.shared_w2.codes, w.shared_w2.scale)
+
+    def _route(self, x: Tensor, w: Moe, ids: Tensor, *, many: bool) -> tuple[Tensor, Tensor]:
+        """Experts [m, k] of each row and their weights."""
+        router, count = self.operations.router, self.geometry.num_experts_per_tok
+        scale = self.geometry.routed_scaling_factor
+        if not many:
+            tokens = None if w.table is None else ids
+            return router.route(x, w.gate, w.bias, tokens, w.table, count=count, scale=scale)
+        logits = wide_product(x, w.gate)
+        if w.table is not None:
+            return router.look_up(logits, ids, w.table, scale=scale)
+        return router.choose(logits, w.bias, count, scale=scale)
 
 
 class Queries(NamedTuple):

@@ -7,9 +7,12 @@ import inspect
 from dataclasses import dataclass, fields
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from engine.device.tiles import Tiles
 
 _TWINS = {"moe_prefill": "moe"}  # the oracle of both is one
 
@@ -38,13 +41,19 @@ class Operations:
     undo: Any
 
     @classmethod
-    def kernels(cls, device: torch.device) -> Operations:
-        """Those of `kernels`, for one stream of `device`: their launches share a workspace."""
+    def kernels(cls, device: torch.device, tiles: Tiles | None = None) -> Operations:
+        """Those of `kernels`, for one stream of `device`: their launches share a workspace.
+
+        `tiles` changes how they launch; ConfigError for a tile that a kernel does not have.
+        """
         from kernels.workspace import Workspace
 
         shared = Workspace.on(device)
         modules = {f.name: import_module(f"kernels.{f.name}") for f in fields(cls)}
-        return cls(**{name: _sharing(module, shared) for name, module in modules.items()})
+        groups = {name: _sharing(module, shared) for name, module in modules.items()}
+        if tiles is not None and tiles.any:
+            tiles.apply(groups)
+        return cls(**groups)
 
     @classmethod
     def oracles(cls) -> Operations:

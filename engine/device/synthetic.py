@@ -7,70 +7,40 @@ its tokens mean nothing.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from engine.device.weights import E8M0, FP4, FP8, Places, Weights, allocate
 from engine.errors import ConfigError
-from engine.geometry import Geometry, Yarn
+from engine.geometry import Geometry
 from kernels.mxfp4 import Bank
 from kernels.narrow import E2M1_BIAS
 from kernels.oracle.rounding import E2M1_VALUES
 
 _NAN_CODE = 127  # of E4M3, beside its negative
 _BIAS = 127  # of E8M0
-_GEOMETRIES = ("k160",)
 _TABLE_ROWS = 1 << 14  # of a table of experts, made at once
 
 
 def geometry(name: str, layers: int | None = None) -> Geometry:
     """The geometry called `name`, maybe with fewer `layers`: the first ones, of every kind.
 
-    Raises ConfigError for an unknown name or a number of layers that the model does not have.
+    Raises CheckpointError for an unknown name, ConfigError for more layers than the model has.
     """
-    if name not in _GEOMETRIES:
-        raise ConfigError(f"Unknown geometry {name!r}; known: {', '.join(_GEOMETRIES)}.")
-    ratios = (0, 0, *(4, 128) * 20, 4)
-    count = len(ratios) if layers is None else layers
-    if not 1 <= count <= len(ratios):
-        raise ConfigError(f"Geometry {name} has 1 to {len(ratios)} layers; got {count}.")
-    return Geometry(
-        vocab_size=129280,
-        hidden_size=4096,
-        moe_intermediate_size=2048,
+    whole = Geometry.named(name)
+    every = whole.num_hidden_layers
+    count = every if layers is None else layers
+    if not 1 <= count <= every:
+        raise ConfigError(f"Geometry {name} has 1 to {every} layers; got {count}.")
+    taps = len(whole.dspark_target_layer_ids)
+    return replace(
+        whole,
         num_hidden_layers=count,
-        num_hash_layers=min(3, count),
-        num_attention_heads=64,
-        n_routed_experts=160,
-        num_experts_per_tok=6,
-        routed_scaling_factor=1.5,
-        swiglu_limit=10.0,
-        rms_norm_eps=1e-6,
-        q_lora_rank=1024,
-        head_dim=512,
-        qk_rope_head_dim=64,
-        o_groups=8,
-        o_lora_rank=1024,
-        sliding_window=128,
-        compress_ratios=(*ratios[:count], 0, 0, 0),
-        compress_rope_theta=160000.0,
-        rope_theta=10000.0,
-        yarn=Yarn(16.0, 65536, 32.0, 1.0),
-        index_n_heads=64,
-        index_head_dim=128,
-        index_topk=512,
-        hc_mult=4,
-        hc_sinkhorn_iters=20,
-        hc_eps=1e-6,
-        dspark_block_size=5,
-        dspark_noise_token_id=128799,
-        dspark_target_layer_ids=tuple(max(0, i) for i in range(count - 3, count)),
-        dspark_markov_rank=256,
-        bos_token_id=0,
-        eos_token_id=1,
-        max_position_embeddings=1 << 20,
-        weight_block=128,
+        num_hash_layers=min(whole.num_hash_layers, count),
+        compress_ratios=(*whole.layer_ratios[:count], *whole.compress_ratios[every:]),
+        dspark_target_layer_ids=tuple(max(0, i) for i in range(count - taps, count)),
     )
 
 

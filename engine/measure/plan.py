@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.geometry import synthetic_name
 from engine.suite import Prompt, Suite
 
 PROTOCOL = 1
@@ -41,6 +42,11 @@ class Plan:
     seed: int
     mode: str
     heartbeat_s: float
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the weights are random, so that no text means anything."""
+        return synthetic_name(self.checkpoint) is not None
 
     @property
     def points(self) -> int:
@@ -78,10 +84,12 @@ class Plan:
         order = tuple(_field(raw, "order", list))
         plain = tuple(raw.get("plain_arms", names))
         _check_order(names, order, plain)
+        checkpoint = Path(_field(raw, "checkpoint", str))
+        _check_drafts(checkpoint, arms)
         return cls(
             run_id=_field(raw, "run_id", str),
             nonce=_field(raw, "nonce", str),
-            checkpoint=Path(_field(raw, "checkpoint", str)),
+            checkpoint=checkpoint,
             head=Path(raw["head"]) if raw.get("head") else None,
             suite=suite,
             suite_path=suite_path,
@@ -117,6 +125,18 @@ def _arm(item: Any) -> Arm:
     if not isinstance(requested, dict):
         raise ConfigError(f"The config of arm {item['name']} must be an object.")
     return Arm(item["name"], requested, EngineConfig.parse(requested))
+
+
+def _check_drafts(checkpoint: Path, arms: tuple[Arm, ...]) -> None:
+    """Random weights say nothing about drafts, so none are measured with them."""
+    if synthetic_name(checkpoint) is None:
+        return
+    for arm in arms:
+        if arm.config.draft_width:
+            raise ConfigError(
+                f"Arm {arm.name} drafts {arm.config.draft_width} tokens, but the weights of "
+                f"{checkpoint} are random: only plain decode, draft_width 0, can be measured."
+            )
 
 
 def _check_order(names: list[str], order: tuple[str, ...], plain: tuple[str, ...]) -> None:

@@ -14,16 +14,20 @@ from typing import Any
 import torch
 
 import engine
+from engine import synthetic
 from engine.checkpoint import checkpoint_sha256
 from engine.engine import Commit, Engine
 from engine.measure import provenance
 from engine.measure.journal import Journal
 from engine.measure.plan import PROTOCOL, Arm, Plan
+from engine.profile.decode import decode
+from engine.profile.profile import MODE
 from engine.suite import Prompt, Suite, counted, distinct_4gram
 from engine.tokenizer import Tokenizer
 
 _WARM_TOKENS = 24
 _STEP_REPEATS = 5
+_PROFILE_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,10 @@ class Program:
         source = provenance.source_sha256()
         started = time.perf_counter_ns()
         self._engine = Engine.load(plan.checkpoint, plan.arms[0].config, head=plan.head)
-        self._tokenizer = Tokenizer.load(plan.checkpoint)
+        prompts = self._prompts()
         load_ns = time.perf_counter_ns() - started
         self._start(checkpoint, source)
         journal.event("loaded", load_ns=load_ns, **self._engine.weights.size())
-        prompts = [(prompt, prompt.encode(self._tokenizer)) for prompt in plan.prompts]
         journal.phase = "warm-up"
         for arm in plan.arms:
             self._warm(arm, prompts[0][1])
@@ -85,6 +88,8 @@ class Program:
         journal.phase = "step cost"
         for arm in plan.arms:
             self._step_costs(arm, prompts[0][1])
+            if plan.mode == MODE:
+                self._phases(arm, prompts[0][1])
         journal.event("memory", peak_rss_bytes=peak_rss_bytes())
         journal.seal(
             counts=self._counts,
@@ -94,6 +99,14 @@ class Program:
             source_sha256=provenance.source_sha256(),
             suite_sha256=Suite.load(plan.suite_path).sha256,
         )
+
+    def _prompts(self) -> list[tuple[Prompt, list[int]]]:
+        """Every prompt with its tokens; random ones, as many, where no text means anything."""
+        plan, geometry = self._plan, self._engine.geometry
+        if plan.synthetic:
+            return [(prompt, synthetic.prompt_ids(prompt, geometry)) for prompt in plan.prompts]
+        tokenizer = Tokenizer.load(plan.checkpoint)
+        return [(prompt, prompt.encode(tokenizer)) for prompt in plan.prompts]
 
     # ---------------------------------------------------------------- stages
 
@@ -129,7 +142,8 @@ class Program:
                 "version": plan.suite.version,
                 "sha256": plan.suite.sha256,
             },
-            device=provenance.device(),
+            synthetic=plan.synthetic,
+            device=provenance.device(self._engine.config.backend),
             clocks=provenance.clocks(),
             mode=plan.mode,
             torch=torch.__version__,
@@ -182,7 +196,7 @@ class Program:
                 distinct_4gram=round(distinct_4gram(plain.tokens), 4),
             )
             self._journal.done += 1
-            if plan.mode == "profile":
+            if plan.mode == MODE:
                 top, entropy = self._doubt(ids, plain.tokens)
                 self._journal.event(
                     "target", arm=name, prompt=prompt.id, top=top, entropy_nats=entropy
@@ -212,7 +226,7 @@ class Program:
             offered_by_position=_reached(point.offered, arm.config.draft_width),
             accepted_by_position=_reached(point.accepted, arm.config.draft_width),
         )
-        if self._plan.mode == "profile":
+        if self._plan.mode == MODE:
             self._journal.event(
                 "rounds", arm=arm.name, prompt=prompt.id, repeat=repeat, offered=point.offered,
                 accepted=point.accepted, time_ns=point.round_ns,
@@ -266,6 +280,22 @@ class Program:
         for width, ns in self._verify_ns(ids, _STEP_REPEATS).items():
             self._emit("step_cost", arm=arm.name, width=width, ns=ns)
 
+    def _phases(self, arm: Arm, ids: list[int]) -> None:
+        """Where the time of a plain step goes, and what each phase has left to gain."""
+        self._engine.reconfigure(arm.config)
+        if self._engine.config.compile != "off":
+            self._journal.say(f"arm {arm.name} is compiled: its blocks have no phases to time")
+            return
+        profile = decode(self._engine, ids, rows=1, steps=_PROFILE_STEPS)
+        gains = {residual.name: residual for residual in profile.ranking}
+        for phase in profile.phases():
+            found = gains.get(phase["path"])
+            self._journal.event(
+                "phase", arm=arm.name, **phase,
+                of_ceiling=None if found is None else found.of_ceiling,
+                ms_to_gain=None if found is None else found.ms_to_gain,
+            )  # fmt: skip
+
     # ---------------------------------------------------------------- parts
 
     def _generate(self, ids: list[int], *, plain: bool, limit: int | None = None) -> Generation:
@@ -307,9 +337,10 @@ class Program:
             row = backend.forward(state, [token], keep=1)[-1]
         return top, entropy
 
-    @staticmethod
-    def _fields(prompt: Prompt, ids: list[int], done: Generation) -> dict[str, Any]:
+    def _fields(self, prompt: Prompt, ids: list[int], done: Generation) -> dict[str, Any]:
         reason = counted(len(done.tokens), done.stop, distinct_4gram(done.tokens))
+        if self._plan.synthetic:
+            reason = None  # random weights end and repeat themselves without it meaning anything
         return {
             "prompt": prompt.id,
             "category": prompt.category,

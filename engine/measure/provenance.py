@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
+import torch
 
 import engine
 import kernels
@@ -54,16 +56,29 @@ def _git(root: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def device() -> dict[str, Any]:
-    """The processor that the run computes on."""
+def device(backend: str) -> dict[str, Any]:
+    """What the run computes on: the GPU of the triton backend, else the processor."""
+    on_gpu = backend == "triton" and torch.cuda.is_available()
     return {
-        "kind": "cpu",
-        "name": _processor_name(),
-        "driver": None,
+        "kind": "cuda" if on_gpu else "cpu",
+        "name": torch.cuda.get_device_name() if on_gpu else _processor_name(),
+        "driver": _driver() if on_gpu else None,
         "cores": available_cores(),
         "system": f"{platform.system()} {platform.machine()}",
         "mem_total_bytes": psutil.virtual_memory().total,
     }
+
+
+def _driver() -> str | None:
+    """The driver's version; None where NVML does not tell."""
+    try:
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
 
 
 def clocks() -> dict[str, Any]:

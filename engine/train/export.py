@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.errors import CheckpointError
 from engine.formats import decode_fp8, decode_mxfp4, encode_fp8, encode_mxfp4
 from engine.geometry import Geometry
-from engine.train.inventory import entries
+from engine.tensors import entries
 
 WORST_ROUND_TRIP = 0.10
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.geometry import Geometry
-from engine.train.inventory import Entry, entries
+from engine.tensors import Entry, entries
 
 _EMBED_STD = 0.1
 _HEAD_STD = 0.02

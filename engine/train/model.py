@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from engine.geometry import Geometry
+from engine.tensors import entries, layer_of
 from engine.train import initial
 from engine.train.export import read
 from engine.train.forward import Forward
-from engine.train.inventory import entries, layer_of
 from engine.train.parameters import Parameters, bind
 from engine.weights import Weights
 

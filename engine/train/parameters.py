@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.formats import FP4_GROUP, FP8_BLOCK
 from engine.geometry import Geometry
-from engine.train.inventory import Entry
+from engine.tensors import Entry
 from engine.weights import BlockWeights, Weights, assemble
 from kernels.oracle.rounding import E4M3_MAX, fp4_round, power_of_two_scale
 

@@ -14,11 +14,11 @@ import torch
 
 from engine.errors import CheckpointError, ConfigError, EngineError
 from engine.geometry import Geometry
+from engine.tensors import entries
 from engine.tokenizer import Tokenizer
 from engine.train import backbone, card, draft, evaluate, export
 from engine.train.data import Split, synthetic
 from engine.train.forward import Forward
-from engine.train.inventory import entries
 from engine.train.model import Model
 from engine.train.optimiser import Rates
 from engine.train.progress import say

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flywheel import synthetic
 from flywheel.box import device, host, tenants
 from flywheel.box.device import Gpu
 from flywheel.box.host import Host
@@ -154,7 +155,9 @@ def drop_page_cache(path: Path = DROP_CACHES) -> bool:
 
 
 def checkpoint_bytes(folder: Path) -> int:
-    """The size of a checkpoint's weights on disk; 0 when there are none."""
+    """The size of a checkpoint's weights on disk, or of a synthetic model's; 0 when unknown."""
+    if (name := synthetic.name_of(folder)) is not None:
+        return synthetic.weights_bytes(name)
     try:
         return sum(one.stat().st_size for one in folder.glob("*.safetensors"))
     except OSError:

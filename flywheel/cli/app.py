@@ -56,7 +56,9 @@ app.command()(cli_readjudicate.readjudicate)
 
 CheckpointOption = Annotated[
     Path | None,
-    typer.Option("--checkpoint", help="The model's folder; the embedded small one by default."),
+    typer.Option(
+        "--checkpoint", help="The model's folder, or synthetic:NAME; else the embedded small one.",
+    ),
 ]
 SuiteOption = Annotated[
     Path | None, typer.Option("--suite", help="The suite of prompts; the embedded one by default.")
@@ -95,6 +97,12 @@ def run(
             help="Try only so many null levers: the loop's own rate of false promotions here.",
         ),
     ] = 0,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--start", help="A field of the first configuration of a new ledger: FIELD=VALUE.",
+        ),
+    ] = None,
     detach: Annotated[
         bool,
         typer.Option("--detach", help="Go on in a session of its own; return once under way."),
@@ -110,7 +118,7 @@ def run(
     options = {
         "quick": quick, "checkpoint": checkpoint, "suite": suite_file,
         "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
-        "only": only, "new_campaign": new_campaign, "canaries": canaries or None,
+        "only": only, "new_campaign": new_campaign, "canaries": canaries or None, "start": start,
     }  # fmt: skip
     if detach:
         return cli_daemon.detach(ledger_path(ledger), options, json_=json_)
@@ -127,6 +135,7 @@ def run(
         only=only,
         new_campaign=new_campaign,
         canaries=canaries,
+        start=start,
         json_=json_,
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.text import Text
 
-from flywheel import best, doctor, serve, suite
+from flywheel import best, declared, doctor, serve, suite, synthetic
 from flywheel.box.clock import SystemClock, Window, count, span_text, utc_text
 from flywheel.box.lease import Lease
 from flywheel.cli import levers as cli_levers
@@ -61,14 +61,14 @@ def run(
     only: list[str] | None,
     new_campaign: bool,
     canaries: int,
+    start: list[str] | None,
     json_: bool,
 ) -> int:
     """`flywheel run`."""
     if not path.parent.is_dir():
         raise UsageError(f"the folder of the ledger, {path.parent}, does not exist.")
     model = checkpoint_path(checkpoint)
-    if not (model / "config.json").is_file():
-        raise UsageError(f"{model} is not a checkpoint: it has no config.json.")
+    first_config = first(start or [], model)
     levers = chosen(cli_levers.known(path), only)
     if quick and not only:
         levers = tuple(lever for lever in levers if not lever.slow)
@@ -90,6 +90,7 @@ def run(
         timeout_s=QUICK_TIMEOUT_S if quick else FULL_TIMEOUT_S,
         command=command_from(ENGINE_VARIABLE, launch.ENGINE_COMMAND),
         new_campaign=new_campaign,
+        first_config=first_config,
     )
     clock = SystemClock()
     began_s = clock.monotonic_s()
@@ -119,6 +120,8 @@ def serve_best(
     """`flywheel serve`."""
     found = _best(path)
     served = checkpoint_path(checkpoint or _measured_checkpoint(path))
+    if synthetic.name_of(served) is not None:
+        raise UsageError(f"{served} has random weights: there is nothing to serve.")
     config = write_best(found, path.parent, served)
     command = command_from(SERVER_VARIABLE, serve.SERVER_COMMAND)
     log = path.parent / "serve.log"
@@ -201,8 +204,11 @@ def _measured_checkpoint(path: Path) -> Path | None:
     finally:
         opened.close()
     named = config.get("checkpoint")
+    if not isinstance(named, str):
+        return None
     # A ledger may have come from another box: then the embedded model stands in.
-    return Path(named) if isinstance(named, str) and Path(named).is_dir() else None
+    there = Path(named).is_dir() or synthetic.name_of(named) is not None
+    return Path(named) if there else None
 
 
 def _best(path: Path) -> best.Best:
@@ -215,8 +221,33 @@ def _best(path: Path) -> best.Best:
 
 
 def checkpoint_path(given: Path | None) -> Path:
-    """The checkpoint's folder, absolute."""
+    """The checkpoint's folder, absolute, or the name of a synthetic model.
+
+    Raises UsageError for what is neither.
+    """
+    if given is not None and synthetic.name_of(given) is not None:
+        synthetic.check(given)
+        return given
     return (given or suite.engine_assets() / "tiny-v4").expanduser().resolve()
+
+
+def first(fields: list[str], model: Path) -> dict[str, object]:
+    """The configuration that a new ledger starts from: FIELD=VALUE each.
+
+    Raises UsageError for a model that is not there, and where a synthetic one would draft.
+    """
+    made_up = synthetic.name_of(model) is not None
+    if not made_up and not (model / "config.json").is_file():
+        raise UsageError(f"{model} is not a checkpoint: it has no config.json.")
+    found: dict[str, object] = dict(synthetic.FIRST) if made_up else {}
+    for text in fields:
+        field, equals, value = text.partition("=")
+        if not equals or not field.strip():
+            raise UsageError(f"--start wants FIELD=VALUE, not {text!r}.")
+        found[field.strip()] = declared.value_of(value.strip())
+    if made_up and found["draft_width"] != 0:
+        raise UsageError(f"{model} has random weights, which say nothing about drafts.")
+    return found
 
 
 def suite_path(given: Path | None) -> Path:

@@ -85,6 +85,7 @@ def lever_json(lever: Lever, state: str) -> dict[str, Any]:
         "hot": lever.hot,
         "family": lever.family,
         "metric": lever.metric,
+        "needs": list(lever.needs),
         "identity": lever.identity,
         "state": state,
     }
@@ -162,6 +163,10 @@ def add(
         bool, typer.Option("--cold", help="One engine load cannot hold both values.")
     ] = False,
     family: Annotated[str, typer.Option("--family", help="Levers of one kind.")] = "declared",
+    needs: Annotated[
+        list[str] | None,
+        typer.Option("--needs", help="What an incumbent must be: torch, triton or drafts."),
+    ] = None,
     json_: JsonOption = False,
 ) -> int:
     """Declare one lever more, next to the ledger; the next run sees it.
@@ -184,6 +189,7 @@ def add(
             ceiling=ceiling,
             hot=not cold,
             family=family,
+            needs=tuple(needs or ()),
         )
         where = declared.add(path, lever, known(path))
     except LeverError as error:

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from flywheel import suite
+from flywheel import suite, synthetic
 from flywheel.box import lease
 from flywheel.box.clock import count
 from flywheel.doctor.check import FAIL, OK, WARN, Check, fine
@@ -28,6 +28,9 @@ _CHUNK_BYTES = 1 << 20
 
 def check_checkpoint(folder: Path) -> Check:
     """The checkpoint is there, whole enough to open, and has a hash to compare."""
+    if synthetic.name_of(folder) is not None:
+        synthetic.check(folder)
+        return fine("checkpoint", f"{folder}: random weights, made anew by every run")
     config = folder / "config.json"
     advice = "let --checkpoint name the folder of a model"
     try:

@@ -18,6 +18,8 @@ from flywheel.lever import Lever, canonical
 # A lever that lost once seldom wins because something else changed.
 REOPENED = 0.25
 UNDECIDED = 0.5
+# What an engine runs that was not asked for a backend.
+DEFAULT_BACKEND = "torch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ def _one(
         return Ineligible(lever, f"{lever.name} changes nothing; canaries are placed by the plan")
     if lever.kind not in kinds:
         return Ineligible(lever, f"{lever.name}: this run handles no levers of kind {lever.kind}")
+    if (lacking := _lacking(lever, resolved)) is not None:
+        return Ineligible(lever, lacking)
     field, value = next(iter(lever.change.items()))
     if field in resolved and canonical(resolved[field]) == canonical(value):
         return Ineligible(lever, f"{lever.name} is already in the incumbent")
@@ -86,6 +90,18 @@ def _one(
     past = [v for v in view.variants if v.purpose == "lever" and v.decision is not None
             and v.lever.identity == lever.identity]
     return _after(view, lever, past[-1], best) if past else Candidate(lever)
+
+
+def _lacking(lever: Lever, resolved: Mapping[str, Any]) -> str | None:
+    """What the incumbent would have to be for the lever to mean anything; None when it is."""
+    backend = resolved.get("backend", DEFAULT_BACKEND)
+    for need in lever.needs:
+        if need == "drafts":
+            if resolved.get("draft_width") == 0:
+                return f"{lever.name} is about drafts, and the incumbent drafts nothing"
+        elif need != backend:
+            return f"{lever.name} is one of the {need} backend, and the incumbent runs {backend}"
+    return None
 
 
 def _after(view: View, lever: Lever, last: VariantRow, best: Best) -> Candidate | Ineligible:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flywheel import best as best_of
+from flywheel import best as best_of, synthetic
 from flywheel.ledger.rows import BlockRow, DecisionRow, RunRow, VariantRow, View
 from flywheel.lever import canonical
 from flywheel.report import headline
@@ -24,7 +24,7 @@ from flywheel.report.document import (
 from flywheel.report.evidence import Evidence, repeat_command
 from flywheel.report.imported import ImportedLine
 from flywheel.report.scope import Scope
-from flywheel.report.trace import ended, trace
+from flywheel.report.trace import ended, newest_timed, of_synthetic, trace
 from flywheel.report.words import bound, time_ends
 from flywheel.run.measurement import Measurement
 from flywheel.statistics.band import gain_fraction
@@ -73,11 +73,16 @@ def build(scope: Scope, around: Around) -> Document:
         trace=trace(view, since_utc=scope.since_utc),
         detail=detail(best_runs(view, best), around.measured) if around.measured else None,
         runs=tuple(run_line(v, b, r) for v in mine for b in scope.blocks(v) for r in b.runs),
-        notes=tuple(around.notes),
+        notes=(*_of_weights(view), *around.notes),
         evidence=dict(around.evidence),
         imported=tuple(around.imported),
         width=around.width,
     )
+
+
+def _of_weights(view: View) -> tuple[str, ...]:
+    """The first note of a report on random weights."""
+    return (synthetic.NOTE,) if of_synthetic(view, newest_timed(view)) else ()
 
 
 def _budget(scope: Scope) -> str:

@@ -13,7 +13,7 @@ from flywheel.ledger.rows import RunRow, View
 from flywheel.report.detail import best_runs, detail
 from flywheel.report.document import Cost, Figure
 from flywheel.report.scope import Scope
-from flywheel.report.trace import bounded_exp, newest_timed, spread_between
+from flywheel.report.trace import bounded_exp, newest_timed, of_synthetic, spread_between
 from flywheel.report.words import ends, minutes, ms, seconds_between, spread_words, stamp
 from flywheel.run.measurement import Measurement
 from flywheel.statistics.band import Band, gain_fraction
@@ -92,11 +92,12 @@ def incumbent(
     if found is None:
         return Figure("not measured yet")
     band, sessions = found
+    kind = " of plain decode, synthetic weights" if of_synthetic(view, newest) else ""
     middle = math.exp(min(band.mean, 700.0))
     low, high = bounded_exp(band.low), bounded_exp(band.high)
     open_ended = low is None or high is None
     words = "[?]" if low is None or high is None else f"[{ms(low)}, {ms(high)}]"
-    parts = [f"{ms(middle)} ms/token {words}", f"{1e3 / middle:.4g} tok/s"]
+    parts = [f"{ms(middle)} ms/token{kind} {words}", f"{1e3 / middle:.4g} tok/s"]
     runs = best_runs(view, best)
     known = detail(runs, measured) if measured else None
     if known is not None and known.tau is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from flywheel import best
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.lever import Lever, canonical
+from flywheel.report.trace import of_synthetic
 from flywheel.report.words import sample
 from flywheel.statistics.decide import percent
 
@@ -64,14 +65,14 @@ def _decided(variant: VariantRow | None) -> bool:
 def _open(levers: Sequence[Lever], last: dict[str, VariantRow]) -> str:
     lines = [f"## Open: {len(levers)}", ""]
     if levers:
-        lines += ["| lever | change | predicted | claim | falsified by | blocks |",
-                  "|---|---|--:|---|---|--:|"]
+        lines += ["| lever | change | needs | predicted | claim | falsified by | blocks |",
+                  "|---|---|---|--:|---|---|--:|"]
     for lever in levers:
         variant = last.get(lever.identity)
         blocks = len(variant.measured) if variant is not None else 0
         cells = (
-            lever.name, f"`{lever.label()}`", f"{lever.predicted_gain * 100:.3g} %", lever.claim,
-            lever.falsify, str(blocks),
+            lever.name, f"`{lever.label()}`", ", ".join(lever.needs),
+            f"{lever.predicted_gain * 100:.3g} %", lever.claim, lever.falsify, str(blocks),
         )
         lines.append(table_row(cells))
     return "\n".join([*lines, ""])
@@ -87,12 +88,19 @@ def _closed(view: View, ending: str, rows: Sequence[VariantRow]) -> str:
         assert decision is not None
         found = [f"F{f.number}" for f in view.findings if f.decision == decision.number]
         lines.append(table_row((
-            variant.lever.name, f"`{variant.lever.label()}`", _number(variant),
+            variant.lever.name, f"`{variant.lever.label()}`",
+            _mark(view, variant) + _number(variant),
             str(decision.n) if decision.n else sample(0, measured=decision.band is not None),
             f"{variant.predicted_gain * 100:.3g} %",
             f"D{decision.number}, {decision.created_utc[:10]}", " ".join(found),
         )))
     return "\n".join([*lines, ""])
+
+
+def _mark(view: View, variant: VariantRow) -> str:
+    """What stands before a number that random weights gave."""
+    made_up = any(of_synthetic(view, one) for one in (*variant.measured, variant.screened))
+    return "synthetic weights, plain decode: " if made_up else ""
 
 
 def _number(variant: VariantRow) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flywheel import best as best_of
-from flywheel.ledger.rows import BlockRow, VariantRow, View
+from flywheel.ledger.rows import BlockRow, ScreenRow, VariantRow, View
 from flywheel.lever import canonical
 from flywheel.statistics import history
 from flywheel.statistics.band import Band, pool
@@ -109,6 +109,13 @@ def newest_timed(view: View) -> BlockRow | None:
     """The newest block that timed tokens; rulers of tau have no milliseconds."""
     timed = (b for b in reversed(view.blocks()) if b.estimate and b.estimate.metric != "tau")
     return next(timed, None)
+
+
+def of_synthetic(view: View, block: BlockRow | ScreenRow | None) -> bool:
+    """Whether a block, or a screen, was measured with random weights."""
+    if block is None or block.ruler_id is None:
+        return False
+    return view.rulers[block.ruler_id].synthetic
 
 
 def ended(block: BlockRow) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flywheel import synthetic
 from flywheel.lever import fingerprint
 from flywheel.run.events import Event
 from flywheel.run.manifest import Manifest
@@ -85,6 +86,7 @@ def _identity(header: Header, manifest: Manifest) -> None:
     for name, value in wanted.items():
         if getattr(plan, name) != value:
             raise RefusedLogError("manifest_mismatch", f"the engine planned other {name}", 1)
+    _synthetic(header, manifest)
     if (header.head is None) != (config.get("head") is None):
         raise RefusedLogError("manifest_mismatch", "the engine used another draft head", 1)
     seen = {
@@ -97,6 +99,19 @@ def _identity(header: Header, manifest: Manifest) -> None:
         if name in seen and seen[name] != expected:
             raise RefusedLogError(
                 "changed_underfoot", f"{name} is not what earlier runs of the campaign saw", 1
+            )
+
+
+def _synthetic(header: Header, manifest: Manifest) -> None:
+    """Random weights are what was asked for, and nothing is drafted with them."""
+    asked = synthetic.name_of(manifest.config.get("checkpoint", "")) is not None
+    if header.synthetic != asked:
+        used = "random weights" if header.synthetic else "a checkpoint's weights"
+        raise RefusedLogError("manifest_mismatch", f"the engine used {used} unasked", 1)
+    for arm in header.arms if asked else ():
+        if arm.effective.get("draft_width") != 0:
+            raise RefusedLogError(
+                "synthetic_drafts", f"arm {arm.name} drafts, but random weights have no tau", 1
             )
 
 

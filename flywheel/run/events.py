@@ -230,6 +230,7 @@ def header(event: Event) -> record.Header:
             )
             for arm in event.parts("arms")
         ),
+        synthetic="synthetic" in event.body and event.flag("synthetic"),
     )
 
 

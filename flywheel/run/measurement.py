@@ -47,7 +47,8 @@ def _points(record: RunRecord) -> Iterator[Measurement]:
         common = (p.arm, p.prompt, p.category, p.repeat)
         made = p.tokens - 1
         yield Measurement(*common, "time", p.decode_ns, made, "ns/token", p.counted, p.line)
-        yield Measurement(*common, "tau", made, p.rounds, "token/round", p.counted, p.line)
+        if not record.header.synthetic:
+            yield Measurement(*common, "tau", made, p.rounds, "token/round", p.counted, p.line)
         yield Measurement(
             *common, "prefill", p.prefill_ns, p.prompt_tokens, "ns/token", p.counted, p.line
         )
@@ -55,6 +56,8 @@ def _points(record: RunRecord) -> Iterator[Measurement]:
 
 
 def _plains(record: RunRecord) -> Iterator[Measurement]:
+    if record.header.synthetic:
+        return  # its points are plain decode already: there is nothing to set beside them
     for p in record.plains:
         if p.tokens > 1:
             yield Measurement(

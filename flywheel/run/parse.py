@@ -166,7 +166,7 @@ def _check_seal(found: list[tuple[int, str]], decoded: list[events.Event]) -> No
 
 
 # A profile run says more, and never counts.
-_PROFILED = ("rounds", "target")
+_PROFILED = ("rounds", "target", "phase")
 _READERS = {
     "start": events.header,
     "loaded": events.loaded,

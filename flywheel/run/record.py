@@ -93,6 +93,7 @@ class Header:
     torch: str
     plan: RunPlan
     arms: tuple[Arm, ...]
+    synthetic: bool = False  # random weights: only plain decode is measured
 
     def arm(self, name: str) -> Arm:
         """The arm of that name; KeyError when there is none."""

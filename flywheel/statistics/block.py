@@ -198,8 +198,13 @@ def hot_block(record: RunRecord, metric: str = "ms_per_token") -> BlockEstimate:
         loads=1,
         tokens=sum(a[p].tokens for p in prompts),
         categories=_by_category(differences, a),
-        guards=() if metric == "tau" else (("tau", _hot_tau(record, prompts)),),
+        guards=(("tau", _hot_tau(record, prompts)),) if _guards_tau([record], metric) else (),
     )
+
+
+def _guards_tau(records: Sequence[RunRecord], metric: str) -> bool:
+    """Whether acceptance is there to be guarded: random weights have none."""
+    return metric != "tau" and not any(r.header.synthetic for r in records)
 
 
 def _hot_tau(record: RunRecord, prompts: Sequence[str]) -> float:
@@ -261,7 +266,7 @@ def _cold_guards(
 ) -> tuple[tuple[str, float], ...]:
     memory = [math.log(r.peak_rss_bytes) for r in records if r.peak_rss_bytes]
     out = [("memory", abba(memory, pattern)[0])] if len(memory) == len(records) else []
-    if metric != "tau":
+    if _guards_tau(records, metric):
         loads = [_readings(r, arm, "tau") for r, arm in zip(records, pattern, strict=True)]
         out.append(("tau", fmean(abba([x[p].value for x in loads], pattern)[0] for p in prompts)))
     return tuple(out)

@@ -24,7 +24,10 @@ from flywheel.width.evidence import Costs, Evidence, Prompt, Score
 
 
 def own(connection: Connection) -> Evidence:
-    """The best configuration's newest runs. Raises LedgerError when there are none."""
+    """The best configuration's newest runs.
+
+    Raises LedgerError when there are none, and for random weights, which accept nothing.
+    """
     view = views.load(connection)
     found = []
     for run_id, arm in best_runs(view, best_of.fold(view))[:NEWEST]:
@@ -35,6 +38,8 @@ def own(connection: Connection) -> Evidence:
             found.append((record, arm))
     if not found:
         raise LedgerError("the best configuration has no measured run yet; flywheel run makes some")
+    if any(record.header.synthetic for record, _ in found):
+        raise LedgerError("random weights say nothing about widths: their runs draft nothing")
     return of_records(found)
 
 

@@ -85,20 +85,21 @@ def facts(ceiling: float) -> dict[str, object]:
     }
 
 
-def _rows(text: str) -> list[int]:
+def rows_of(text: str) -> list[int]:
+    """Numbers of rows separated by commas; ValueError unless each is from 1 to 8."""
     counts = [int(word) for word in text.split(",")]
     if not all(1 <= count <= 8 for count in counts):
         raise ValueError(text)
     return counts
 
 
-_rows.__name__ = "rows"  # what argparse calls a value that it cannot read
+rows_of.__name__ = "rows"  # what argparse calls a value that it cannot read
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kernels.bench", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--rows", type=_rows, default=[1, 6], help="rows of a step, e.g. 1,2,6")
+    parser.add_argument("--rows", type=rows_of, default=[1, 6], help="rows of a step, e.g. 1,2,6")
     parser.add_argument("--repeats", type=int, default=15, help="replays of each graph")
     parser.add_argument("--only", default="", help="work whose name contains this")
     return parser

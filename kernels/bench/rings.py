@@ -66,7 +66,7 @@ def tunable(rows: int) -> Iterator[tuple[str, Callable[[Any], Calls], list[Any]]
     ]
     prepares = [
         heads.Tile(*sizes)
-        for sizes in itertools.product((1, 2, 4, 8), (16, 32, 64), (8, 16, 32), (2, 4, 8))
+        for sizes in itertools.product((1, 2, 4, 8), (4, 8, 16, 32), (8, 16, 32), (2, 4, 8))
     ]
     for name, layer in _layers(rows):
 

@@ -11,12 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import fp8_linear, hyper, moe, mxfp4, narrow, norm, rotary, rounding, router
+from kernels import (
+    fp8_linear,
+    hyper,
+    moe,
+    moe_prefill,
+    mxfp4,
+    narrow,
+    norm,
+    rotary,
+    rounding,
+    router,
+)
 from kernels.bench import ending, rings, shape, state
 from kernels.bench.clock import rotations
 from kernels.workspace import Workspace
 
 _ROUTINGS = 32
+_MANY_ROWS = 4096  # of a prefill's chunk
 _BANKS = 2  # one bank of 160 experts is 2.1 GB: far more than any cache
 
 
@@ -43,18 +55,20 @@ def every(rows: int) -> Iterator[Work]:
         yield Work(name, rows, 0.0, calls)
 
 
-def tunable(
-    rows: int,
-) -> Iterator[tuple[str, Callable[[Any], list[Callable[[], object]]], list[Any]]]:
-    """Name, calls for a tile, and the tiles to try, of every product with a choice of tiles."""
+# Name, calls for a tile, and the tiles to try.
+Tunable = tuple[str, Callable[[Any], list[Callable[[], object]]], list[Any]]
+
+
+def tunable(rows: int) -> Iterator[Tunable]:
+    """Everything with a choice of tiles, for a step of `rows` rows; sorted experts for many."""
     for linear in shape.LINEARS:
         tiles = [
-            fp8_linear.Tile(8, columns, splits, warps, stages, parts, bool(early))
+            fp8_linear.Tile(8, columns, splits, warps, stages, parts, early)
             for columns, splits, warps, stages, parts, early in itertools.product(
-                (16, 32, 64, 128),
+                (16, 32, 64),
                 (1, 2, 4, 8),
                 (1, 2, 4, 8),
-                (3, 4, 6),
+                (3, 4, 6, 9),
                 (1, 2, 4, 8),
                 (False, True),
             )
@@ -75,38 +89,53 @@ def tunable(
             return [partial(fp8_linear.multiply, *tensors, **given) for tensors in operands]
 
         yield linear.name, multiply, tiles
-    tiles_moe = [
-        moe.Tile(columns, step, shared, warps, stages)
-        for columns, step, shared, warps, stages in itertools.product(
-            (16, 32, 64, 128), (256, 512), (1, 2, 4), (1, 2, 4, 8), (2, 3, 4, 6)
-        )
-        if columns // shared >= 16
-    ]
-    draws = list(_draws(rows))
-
-    def gate_up(tile: moe.Tile) -> list[Callable[[], object]]:
-        return [partial(draw.gate_up, tile) for draw in draws]
-
-    def down(tile: moe.Tile) -> list[Callable[[], object]]:
-        return [partial(draw.down, tile) for draw in draws]
-
-    yield "experts gate_up", gate_up, tiles_moe
-    yield "experts down", down, tiles_moe
-    tiles_hyper = [
-        hyper.Tile(channels, warps, read_warps)
-        for channels, warps, read_warps in itertools.product(
-            (16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16)
-        )
-    ]
+    yield from _tunable_experts(rows)
     writes = [_hyper_operands(rows, shape.CHOSEN + 1) for _ in range(64)]
 
     def advance(tile: hyper.Tile) -> list[Callable[[], object]]:
         return [partial(_advance, given, tile) for given in writes]
 
-    yield "hyper advance", advance, tiles_hyper
+    launches = itertools.product((16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16))
+    yield "hyper advance", advance, [hyper.Tile(*launch) for launch in launches]
     yield from state.tunable(rows)
     yield from ending.tunable(rows)
     yield from rings.tunable(rows)
+
+
+def _tunable_experts(rows: int) -> Iterator[Tunable]:
+    tiles = [
+        moe.Tile(columns, step, shared, warps, stages)
+        for columns, step, shared, warps, stages in itertools.product(
+            (16, 32, 64), (128, 256, 512), (1, 2, 4), (1, 2, 4), (3, 4, 6)
+        )
+        if columns // shared >= 16 and step * stages <= 1536
+    ]
+    draws = list(_draws(rows))
+    yield (
+        "experts gate_up",
+        lambda tile: [partial(draw.gate_up, tile) for draw in draws],
+        [tile for tile in tiles if tile.warps * 16 <= 2 * tile.columns],
+    )
+    yield (
+        "experts down",
+        lambda tile: [partial(draw.down, tile) for draw in draws],
+        [tile for tile in tiles if tile.warps * 16 <= tile.columns],
+    )
+    many = list(itertools.islice(_draws(_MANY_ROWS), 2))
+    sorted_tiles = [
+        moe_prefill.Tile(*tile)
+        for tile in itertools.product((64, 128), (32, 64, 128), (64, 128), (4, 8), (2, 3))
+    ]
+    yield (
+        "sorted gate_up",
+        lambda tile: [partial(draw.sorted_gate_up, tile) for draw in many],
+        sorted_tiles,
+    )
+    yield (
+        "sorted down",
+        lambda tile: [partial(draw.sorted_down, tile) for draw in many],
+        sorted_tiles,
+    )
 
 
 def _bf16(*size: int) -> Tensor:
@@ -181,6 +210,17 @@ class _Draw:
 
     def down(self, tile: moe.Tile = moe.DOWN) -> Tensor:
         return moe.down(
+            self.hidden, self.chosen, self.experts.w2, *self.experts.shared_w2, tile=tile
+        )
+
+    def sorted_gate_up(self, tile: moe_prefill.Tile = moe_prefill.GATE_UP) -> Tensor:
+        return moe_prefill.gate_up(
+            self.x, self.chosen, self.weights, self.experts.w13, *self.experts.shared_w13,
+            limit=10.0, tile=tile,
+        )  # fmt: skip
+
+    def sorted_down(self, tile: moe_prefill.Tile = moe_prefill.DOWN) -> Tensor:
+        return moe_prefill.down(
             self.hidden, self.chosen, self.experts.w2, *self.experts.shared_w2, tile=tile
         )
 

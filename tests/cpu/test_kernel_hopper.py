@@ -50,12 +50,13 @@ def test_products_run_on_tensor_cores(found: dict[str, dict[str, Any]]) -> None:
         assert any("mma" in word and "bf16" in word for word in found[name]["instructions"]), name
 
 
-def test_a_split_sum_is_announced_once_and_read_past_the_first_cache(
+def test_programs_meet_in_order_and_read_past_the_first_cache(
     found: dict[str, dict[str, Any]],
 ) -> None:
-    for name in ("fp8_linear", "route", "lm_head", "markov", "pick"):
+    meetings = {"fp8_linear": 1, "route": 1, "lm_head": 2, "markov": 2, "pick": 2}
+    for name, count in meetings.items():
         words = found[name]["instructions"]
-        assert words["atom.global.gpu.acq_rel.add.u32"] == 1, name
+        assert words["atom.global.gpu.acq_rel.add.u32"] == count, name
         assert any(word.startswith("ld.global.cg") for word in words), name
 
 

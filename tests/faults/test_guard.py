@@ -166,7 +166,9 @@ def test_the_replay_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> No
 # -- a run under a guard -----------------------------------------------------------------------
 
 
-def test_a_healthy_run_is_measured_and_its_low_water_kept(tmp_path: Path, meminfo: Meminfo) -> None:
+def test_a_healthy_run_is_measured_and_its_low_water_kept(
+    tmp_path: Path, meminfo: Meminfo
+) -> None:
     run = Run(tmp_path, meminfo.limits(), None, "--sleep", "0.4").start().watched()
     meminfo.set(2400)
     time.sleep(0.2)

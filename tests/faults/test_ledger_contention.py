@@ -15,7 +15,9 @@ from flywheel.ledger.store import Ledger
 from flywheel.report import gather
 
 
-def test_readers_and_a_writer_get_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_and_a_writer_get_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(contention, "MEASUREMENTS_BEFORE", 3000)
     told = contention.contention(tmp_path, 5.0)
     assert told["errors"] == 0, told

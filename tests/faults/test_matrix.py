@@ -31,7 +31,9 @@ def here(fault: Fault) -> bool:
     return not fault.slow and fault.name not in REPEATED
 
 
-@pytest.mark.parametrize("fault", [pytest.param(one, id=one.name) for one in MATRIX if here(one)])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(one, id=one.name) for one in MATRIX if here(one)]
+)
 def test_a_fault_is_recorded_and_harms_nothing(tmp_path: Path, fault: Fault) -> None:
     found = inject(fault, tmp_path)
     if found.skipped:
@@ -55,7 +57,9 @@ def test_the_matrix_is_large_and_every_fault_of_the_engine_is_in_it() -> None:
 def test_a_miss_is_seen(tmp_path: Path) -> None:
     """A fault that expects something else than what happens must not pass."""
     honest = next(fault for fault in MATRIX if fault.name == "foreign_prose")
-    wrong = Fault("wrong", honest.noun, honest.injected, "void", ("seal_wrong",), honest.inject)
+    wrong = Fault(
+        "wrong", honest.noun, honest.injected, "void", ("seal_wrong",), honest.inject
+    )
     found = inject(wrong, tmp_path)
     assert not found.ok
     assert found.false_accept

@@ -183,7 +183,8 @@ def banked(name: str, codes: Tensor, scale: Tensor) -> Inputs:
     """The tensors of a bank as inputs of their own, and beside them what the oracle reads."""
     from kernels import mxfp4
 
-    bank = mxfp4.pack(codes, scale)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    bank = mxfp4.pack(codes.to(device), scale.to(device))
     return {f"{name}_codes": bank.codes, f"{name}_scales": bank.scales, name: (codes, scale)}
 
 
@@ -425,6 +426,7 @@ def hyper(
 ) -> Operation:
     """`enter`, `advance` or `finish` of `kernels.hyper`; with `parts`, of a sum and with taps."""
     from kernels import hyper as kernel
+    from kernels.launch import interpreted
     from kernels.oracle import hyper as oracle
 
     last = name == "finish"
@@ -453,7 +455,8 @@ def hyper(
         make,
         rows=("streams", "output", "post", "comb"),
         rtol=1e-4 if exact else 2 * BF16_RTOL,
-        atol=1e-5 if exact else 2e-2,
+        # The input is a sum of rounded streams, which may cancel; the interpreter cuts bits off.
+        atol=1e-5 if exact else 4e-2 if interpreted() else 2e-2,
         options=dict(options),
         widen=False,
     )

@@ -75,7 +75,9 @@ def binary() -> str | None:
     return found[0] if found else None
 
 
-def layout(page: str, widths: Sequence[int], folder: Path, *, at: str = "") -> list[dict[str, Any]]:
+def layout(
+    page: str, widths: Sequence[int], folder: Path, *, at: str = ""
+) -> list[dict[str, Any]]:
     """Width, scroll width, height and what sticks out, of the page in a frame of each width.
 
     With `at`, after following a link to that id; `seen` says whether it came into view.
@@ -92,12 +94,8 @@ def screenshot(page: str, width: int, height: int, out: Path, *, dark: bool = Fa
     style = "<style>body{margin:0;overflow:hidden}iframe{border:0;display:block}</style>"
     shell.write_text(f"<!doctype html>{style}{_frame(page, width, height)}", encoding="utf-8")
     # Blink counts dark as 0 and light as 1.
-    options = [
-        f"--window-size={width},{height}",
-        f"--screenshot={out}",
-        "--hide-scrollbars",
-        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-    ]
+    options = [f"--window-size={width},{height}", f"--screenshot={out}", "--hide-scrollbars",
+               f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
     _run([*options, shell.as_uri()], out.parent)
     assert out.is_file(), "the browser left no picture"
     return out
@@ -132,16 +130,8 @@ def _run(options: Sequence[str], folder: Path) -> str:
     found = binary()
     assert found is not None
     profile = folder / "profile"
-    command = [
-        found,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--no-first-run",
-        f"--user-data-dir={profile}",
-        *options,
-    ]
+    command = [found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+               "--no-first-run", f"--user-data-dir={profile}", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr[-400:]
     return done.stdout

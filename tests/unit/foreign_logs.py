@@ -32,11 +32,8 @@ def header(checkpoint: str = "/m/small", *, head: str = "", widths: Sequence[int
         for i, token in enumerate(BASE)
     )
     five = " ".join(map(str, BASE[:5]))
-    draft = (
-        f"[spec] loading EXTERNAL DSpark head {head} ...\n"
-        if head
-        else "[spec] using EMBEDDED DSpark heads from the main checkpoint (no extra memory)\n"
-    )
+    draft = (f"[spec] loading EXTERNAL DSpark head {head} ...\n" if head else
+             "[spec] using EMBEDDED DSpark heads from the main checkpoint (no extra memory)\n")
     return (
         f"[decode] loading {checkpoint} ... s=6 NDEC=8 seqmax=298\n"
         "[decode] loaded 1.25 GiB, 123 tensors  (weights somewhere)\n"
@@ -60,10 +57,8 @@ def round_ms(rows: int) -> float:
 
 def point(p: Point) -> tuple[str, str]:
     """A point's lines, and its row of the closing table."""
-    lines = [
-        f"[spec] decoding {p.tokens} tokens (block={p.width}, draft passes=1, "
-        f"adaptK={p.adapt_k}, prompt={p.prompt} s={LENGTHS[p.prompt]})..."
-    ]
+    lines = [f"[spec] decoding {p.tokens} tokens (block={p.width}, draft passes=1, "
+             f"adaptK={p.adapt_k}, prompt={p.prompt} s={LENGTHS[p.prompt]})..."]
     length, made, rounds, timed_ms, timed = LENGTHS[p.prompt] - 1, 0, 0, 0.0, 0
     while made < p.tokens:
         accepted = p.accepts[rounds % len(p.accepts)]
@@ -91,12 +86,9 @@ def point(p: Point) -> tuple[str, str]:
         lines.append("[spec] LOSSLESS GATE: first 8 tokens match base AR -> PASS")
     lines.append(
         f"[spec] SPEC-DECODE: {ms:.1f} ms/tok = {rate:.2f} tok/s  (vs base M=1 {BASE_MS:.1f} "
-        f"ms/tok = {1000 / BASE_MS:.2f} tok/s -> {BASE_MS / ms:.2f}x)"
-    )
-    row = (
-        f"[blksweep]   {p.width:2d}      1   {p.adapt_k}   {p.adapt_k}      {p.prompt} |"
-        f"            {tau:.2f} |   {ms:.1f} | {rate:.2f} | {BASE_MS / ms:.2f}x"
-    )
+        f"ms/tok = {1000 / BASE_MS:.2f} tok/s -> {BASE_MS / ms:.2f}x)")
+    row = (f"[blksweep]   {p.width:2d}      1   {p.adapt_k}   {p.adapt_k}      {p.prompt} |"
+           f"            {tau:.2f} |   {ms:.1f} | {rate:.2f} | {BASE_MS / ms:.2f}x")
     return "\n".join(lines) + "\n", row + "\n"
 
 
@@ -109,14 +101,9 @@ def log(points: Sequence[Point] | None = None, *, head: str = "", end: bool = Tr
     """A whole log."""
     chosen = suite() if points is None else points
     made = [point(p) for p in chosen]
-    table = (
-        ""
-        if len(made) < 2
-        else (
-            "[blksweep]  BLK passes adaptK->eff prompt | mean tok/verify | ms/tok | tok/s | vs base "
-            f"{1000 / BASE_MS:.2f} tok/s\n" + "".join(row for _, row in made)
-        )
-    )
+    table = "" if len(made) < 2 else (
+        "[blksweep]  BLK passes adaptK->eff prompt | mean tok/verify | ms/tok | tok/s | vs base "
+        f"{1000 / BASE_MS:.2f} tok/s\n" + "".join(row for _, row in made))
     body = "".join(lines for lines, _ in made)
     last = "[decode] mem 1.5/16.0 GiB\n" if end else ""
     return header(head=head, widths=[p.width for p in chosen]) + body + table + last

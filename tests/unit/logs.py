@@ -134,17 +134,8 @@ def honest() -> list[Event]:
                 }
             )
         for arm, repeat in (("A", 0), ("B", 0), ("B", 1), ("A", 1)):
-            events.append(
-                {
-                    "event": "heartbeat",
-                    "phase": "points",
-                    "done": 1,
-                    "total": 8,
-                    "load_1m": 1.0,
-                    "rss_bytes": 1,
-                    "mem_available_bytes": None,
-                }
-            )
+            events.append({"event": "heartbeat", "phase": "points", "done": 1, "total": 8,
+                           "load_1m": 1.0, "rss_bytes": 1, "mem_available_bytes": None})
             events.append(
                 {
                     "event": "point",

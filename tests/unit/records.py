@@ -157,7 +157,9 @@ def record(
         for place, name in enumerate(order):
             repeat = seen.get(name, 0)
             seen[name] = repeat + 1
-            points.append(point(name, prompt, category, repeat, time_of(name, category, place)))
+            points.append(
+                point(name, prompt, category, repeat, time_of(name, category, place))
+            )
             bad = gate_fails == name and prompt == prompts[0][0] and repeat == 0
             diff = FirstDiff(5, 1, 2) if bad else None
             gates.append(Gate("lossless", name, prompt, repeat, TOKENS, not bad, diff))
@@ -181,21 +183,10 @@ def record(
 
 def _plain(name: str, prompt: str, category: str, ms: float) -> Plain:
     return Plain(
-        arm=name,
-        prompt=prompt,
-        category=category,
-        prompt_tokens=10,
-        tokens=TOKENS,
-        forwards=TOKENS - 1,
-        prefill_ns=2_000_000,
-        ttft_ns=2_100_000,
-        decode_ns=round(ms * 1e6 * (TOKENS - 1)),
-        tokens_sha256=fingerprint(prompt),
-        stop="length",
-        distinct_4gram=0.9,
-        counted=True,
-        excluded=None,
-        finite=True,
+        arm=name, prompt=prompt, category=category, prompt_tokens=10, tokens=TOKENS,
+        forwards=TOKENS - 1, prefill_ns=2_000_000, ttft_ns=2_100_000,
+        decode_ns=round(ms * 1e6 * (TOKENS - 1)), tokens_sha256=fingerprint(prompt),
+        stop="length", distinct_4gram=0.9, counted=True, excluded=None, finite=True,
     )
 
 
@@ -205,28 +196,15 @@ def manifest_of(
     """The manifest that the record answers."""
     where = made.header.plan
     config = engine_config(
-        run_id=made.run_id,
-        nonce=nonce,
-        checkpoint="/checkpoint",
-        head=None,
-        suite="/suite.json",
-        prompts=where.prompts,
-        arms={a.name: a.requested for a in made.header.arms},
-        order=where.order,
-        plain_arms=where.plain_arms,
-        max_new_tokens=where.max_new_tokens,
+        run_id=made.run_id, nonce=nonce, checkpoint=made.header.checkpoint.path, head=None,
+        suite="/suite.json", prompts=where.prompts,
+        arms={a.name: a.requested for a in made.header.arms}, order=where.order,
+        plain_arms=where.plain_arms, max_new_tokens=where.max_new_tokens,
         seed=where.seed,
     )
     return Manifest(
-        run_id=made.run_id,
-        nonce=nonce,
-        config=config,
-        argv=("engine",),
-        cwd="/",
-        created_utc=NOW,
-        timeout_s=60.0,
-        block_id=block_id,
-        null=null,
+        run_id=made.run_id, nonce=nonce, config=config, argv=("engine",), cwd="/",
+        created_utc=NOW, timeout_s=60.0, block_id=block_id, null=null,
     )
 
 
@@ -241,9 +219,7 @@ def text_of(made: RunRecord, nonce: str = NONCE) -> str:
     kinds = ("plain", "point", "gate", "control", "step_cost")
     counts = {kind: sum(e["event"] == kind for e in events) for kind in kinds}
     end = {
-        "event": "end",
-        "seq": len(events),
-        "t_ns": 10**9 * (len(events) + 1),
+        "event": "end", "seq": len(events), "t_ns": 10**9 * (len(events) + 1),
         "counts": {**counts, "events": len(events)},
         "tokens": sum(p.tokens for p in made.points),
         "rounds": sum(p.rounds for p in made.points),
@@ -262,17 +238,8 @@ def _events(made: RunRecord) -> list[dict[str, Any]]:
         *({"event": "plain", **_plain_dict(p)} for p in made.plains),
     ]
     for measured, gate in zip(made.points, made.gates, strict=True):
-        events.append(
-            {
-                "event": "heartbeat",
-                "phase": "points",
-                "done": 1,
-                "total": 8,
-                "load_1m": 1.0,
-                "rss_bytes": 1,
-                "mem_available_bytes": None,
-            }
-        )
+        events.append({"event": "heartbeat", "phase": "points", "done": 1, "total": 8,
+                       "load_1m": 1.0, "rss_bytes": 1, "mem_available_bytes": None})
         events.append({"event": "point", **_plain_dict(measured)})
         events.append({"event": "gate", **_plain_dict(gate)})
     events += [{"event": "step_cost", **_plain_dict(c)} for c in made.step_costs]
@@ -325,10 +292,7 @@ class World:
             return math.exp(self.level(arms[name]) + shift + moved + dice.gauss(0, 0.001))
 
         made = record(
-            f"r{step.block_id[1:]}{load.slot}",
-            arms=arms,
-            order="".join(load.order),
-            ms=ms,
+            f"r{step.block_id[1:]}{load.slot}", arms=arms, order="".join(load.order), ms=ms,
             prompts=PROMPTS[::2],
             seed=step.seed,
         )

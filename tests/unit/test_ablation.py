@@ -128,12 +128,8 @@ def test_the_incumbent_band_expires_with_the_engines_code(ledger: Ledger) -> Non
 
     def newer(_step: plan.NextBlock, made: object) -> object:
         head = made.header  # type: ignore[attr-defined]
-        return replace(
-            made,
-            header=replace(  # type: ignore[type-var]
-                head, engine=replace(head.engine, source_sha256="cd" * 32)
-            ),
-        )
+        return replace(made, header=replace(  # type: ignore[type-var]
+            head, engine=replace(head.engine, source_sha256="cd" * 32)))
 
     planned.open_campaign(ledger, QUICK, start=dict(best.config), box="box", now_utc=NOW)
     step = plan.next_step(see(ledger), [])

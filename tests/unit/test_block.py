@@ -16,23 +16,17 @@ from flywheel.statistics.block import BlockEstimate, cold_block, cost, hot_block
 
 def bend(made: RunRecord, change: object, **where: object) -> RunRecord:
     """The record with some points changed."""
-
     def one(p: Point) -> Point:
         hit = all(getattr(p, k) == v for k, v in where.items())
         return replace(p, **change) if hit else p  # type: ignore[arg-type]
-
     return replace(made, points=tuple(one(p) for p in made.points))
 
 
 def cold(times: str, ms: list[float]) -> list[RunRecord]:
     """Four loads at these times, arms as in the pattern."""
     return [
-        record(
-            f"r{i}",
-            arms={arm: {} if arm == "A" else {"threads": 2}},
-            order=arm * 2,
-            ms={arm: value},
-        )
+        record(f"r{i}", arms={arm: {} if arm == "A" else {"threads": 2}}, order=arm * 2,
+               ms={arm: value})
         for i, (arm, value) in enumerate(zip(times, ms, strict=True))
     ]
 
@@ -92,7 +86,9 @@ def test_excluded_prompts_do_not_count() -> None:
         hot_block(bend(record(), loop))
 
 
-@pytest.mark.parametrize("bad", [{"tokens": 1}, {"decode_ns": 0}, {"rounds": 0}, {"finite": False}])
+@pytest.mark.parametrize(
+    "bad", [{"tokens": 1}, {"decode_ns": 0}, {"rounds": 0}, {"finite": False}]
+)
 def test_nothing_is_no_measurement(bad: dict[str, object]) -> None:
     with pytest.raises(BlockError, match="no measurement"):
         cost(point("A", "p", "c", 0, 10.0, **bad), "ms_per_token")
@@ -166,9 +162,8 @@ def test_neither_unit_nor_order_changes_a_bit_of_an_estimate(
 
 @given(st.lists(st.integers(10**6, 10**12), min_size=4, max_size=4))
 def test_a_cold_estimate_is_the_same_in_either_unit(times: list[int]) -> None:
-    loads = [
-        bend(r, {"decode_ns": ns}) for r, ns in zip(cold("ABBA", [1.0] * 4), times, strict=True)
-    ]
+    loads = [bend(r, {"decode_ns": ns})
+             for r, ns in zip(cold("ABBA", [1.0] * 4), times, strict=True)]
     in_ms, in_rates = cold_block(loads), cold_block(loads, "tok_per_s")
     assert repr(replace(in_rates, metric="ms_per_token")) == repr(in_ms)
     assert load_costs(loads) == load_costs(loads, "tok_per_s")

@@ -22,13 +22,8 @@ ALPHA_T = 0.2 / 16
 def block(gain: float, **more: object) -> BlockEstimate:
     """A hot block in which the candidate saves this log gain."""
     fields: dict[str, object] = {
-        "effect": -gain,
-        "contrast": None,
-        "within_sd": 0.001,
-        "prompts": 4,
-        "level_log_ms": math.log(10),
-        "metric": "ms_per_token",
-        **more,
+        "effect": -gain, "contrast": None, "within_sd": 0.001, "prompts": 4,
+        "level_log_ms": math.log(10), "metric": "ms_per_token", **more,
     }
     return BlockEstimate(**fields)  # type: ignore[arg-type]
 
@@ -36,10 +31,7 @@ def block(gain: float, **more: object) -> BlockEstimate:
 def verdict(*gains: float, rule: Rule = RULE, **more: object) -> Verdict:
     """The verdict after blocks of these gains."""
     fields: dict[str, object] = {
-        "blocks": tuple(block(g) for g in gains),
-        "past": PAST,
-        "alpha_t": ALPHA_T,
-        **more,
+        "blocks": tuple(block(g) for g in gains), "past": PAST, "alpha_t": ALPHA_T, **more,
     }
     return decide(Evidence(**fields), rule)  # type: ignore[arg-type]
 
@@ -121,7 +113,9 @@ def test_an_unstable_lever_uses_its_own_spread_and_says_so() -> None:
 
 
 def with_categories(*pairs: tuple[float, float]) -> tuple[BlockEstimate, ...]:
-    return tuple(block((a + b) / 2, categories=(("chat", -a), ("code", -b))) for a, b in pairs)
+    return tuple(
+        block((a + b) / 2, categories=(("chat", -a), ("code", -b))) for a, b in pairs
+    )
 
 
 def test_a_regression_in_one_category_is_named_though_the_whole_gains() -> None:
@@ -175,21 +169,20 @@ def test_bad_input_raises_and_never_promotes() -> None:
             Rule(**bad)
 
 
-gains_of_a_lever = st.lists(st.floats(-0.1, 0.1, allow_subnormal=False), min_size=2, max_size=8)
+gains_of_a_lever = st.lists(
+    st.floats(-0.1, 0.1, allow_subnormal=False), min_size=2, max_size=8
+)
 
 
 @given(gains_of_a_lever.flatmap(lambda g: st.tuples(st.just(g), st.permutations(g))))
 def test_the_order_of_blocks_changes_no_bit_of_a_verdict(
-    gains: tuple[list[float], list[float]],
+    gains: tuple[list[float], list[float]]
 ) -> None:
     made, wanted = (
         verdict(
-            blocks=tuple(
-                block(g, categories=(("code", -g / 3),), guards=(("tau", g / 7),)) for g in order
-            ),
-            guards={"code": PAST},
-            metrics={"tau": PAST},
-            rule=replace(RULE, tau=0.02),
+            blocks=tuple(block(g, categories=(("code", -g / 3),), guards=(("tau", g / 7),))
+                         for g in order),
+            guards={"code": PAST}, metrics={"tau": PAST}, rule=replace(RULE, tau=0.02),
         )
         for order in gains
     )

@@ -32,9 +32,8 @@ def test_a_pipe_gets_dated_lines_and_no_escapes() -> None:
     display = Display(Console(file=output, width=60))
     with display.open():
         display.show(headline="x", lever="threads -> 2")
-        display.say(
-            "promoted  threads-2: a sentence that is longer than sixty columns are wide", "green"
-        )
+        display.say("promoted  threads-2: a sentence that is longer than sixty columns are wide",
+                    "green")
     assert "\x1b" not in output.getvalue()
     assert output.getvalue().count("\n") == 1
     assert display.scene.lever == "threads -> 2"

@@ -324,7 +324,9 @@ def test_processor_clock_and_login_are_judged(
 def test_a_device_is_described_and_its_traps_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no NVIDIA driver" in tenancy.check_device(BLANK).said
     said = tenancy.check_device(with_gpu(H200)).said
-    assert said == ("NVIDIA H200, 140 GiB, driver 600.1, GPU-1, ECC on, MIG off, persistence on")
+    assert said == (
+        "NVIDIA H200, 140 GiB, driver 600.1, GPU-1, ECC on, MIG off, persistence on"
+    )
     unified = replace(H200, mem_total_bytes=None, unified=True, ecc=None)
     assert "unified with the host's memory" in tenancy.check_device(with_gpu(unified)).said
     is_finding(tenancy.check_device(with_gpu(replace(H200, persistence=False))), "warn", "unloads")

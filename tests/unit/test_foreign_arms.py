@@ -48,12 +48,10 @@ def test_a_wrong_promotion_hides_a_right_one_until_the_rule_alone_is_followed() 
 
 
 def test_a_tie_goes_to_the_incumbent_and_the_bar_is_exact() -> None:
-    assert endings(
-        table(head("a", 2.0, "baseline"), head("b", 2.07, "refused")), arms.BY_THE_RULE
-    ) == ["baseline", "refused"]
-    assert endings(
-        table(head("a", 2.0, "baseline"), head("b", 2.0701, "refused")), arms.BY_THE_RULE
-    ) == ["baseline", "promoted"]
+    assert endings(table(head("a", 2.0, "baseline"), head("b", 2.07, "refused")),
+                   arms.BY_THE_RULE) == ["baseline", "refused"]
+    assert endings(table(head("a", 2.0, "baseline"), head("b", 2.0701, "refused")),
+                   arms.BY_THE_RULE) == ["baseline", "promoted"]
 
 
 def test_another_width_needs_the_incumbent_measured_there() -> None:

@@ -79,11 +79,8 @@ def test_a_log_without_any_seen_end_is_still_no_tau() -> None:
         ("verify argmax: 11111 7", "verify argmax: 11111 9", "inconsistent"),
         ("argmax = 11111 ", "argmax = 22222 ", "gate_failed"),
         ("(expect 11111)  -> GATE PASS", "(expect 11111)  -> GATE FAIL", "gate_failed"),
-        (
-            "first 8 tokens match base AR -> PASS",
-            "diverges from base AR at token 5 (3 vs 4) -> GATE FAIL",
-            "not_lossless",
-        ),
+        ("first 8 tokens match base AR -> PASS",
+         "diverges from base AR at token 5 (3 vs 4) -> GATE FAIL", "not_lossless"),
         ("[spec] tokens: 11111 7 8", "[spec] tokens: 11111 7 9", "not_lossless"),
         ("generated 205 tokens", "generated 206 tokens", "inconsistent"),
         ("over 37 verifies", "over 36 verifies", "inconsistent"),
@@ -152,10 +149,8 @@ def test_a_duplicated_point_is_refused() -> None:
 
 
 def test_lines_that_only_quote_a_gate_count_for_nothing() -> None:
-    prose = (
-        "I saw `[decode] first decoded token argmax = 11111  (expect 11111)  -> GATE PASS`\n"
-        "> [spec] LOSSLESS GATE: first 8 tokens match base AR -> PASS\n"
-    )
+    prose = ("I saw `[decode] first decoded token argmax = 11111  (expect 11111)  -> GATE PASS`\n"
+             "> [spec] LOSSLESS GATE: first 8 tokens match base AR -> PASS\n")
     assert code(prose) == "not_a_log"
     found = read(prose + log())
     assert found.ok

@@ -54,8 +54,7 @@ def test_overlapping_guards_each_get_their_own_end() -> None:
     start = "[memguard] floor=1500MB x3 slope=<-400MB/s below 2000MB poll=0.2s pat=d started {}\n"
     end = "[memguard] victim gone, exiting. low-water {} MB, peak fall rate 9 MB/s {}\n"
     text = (
-        start.format("2026-01-02T10:00:00-04:00")
-        + start.format("2026-01-02T10:00:20-04:00")
+        start.format("2026-01-02T10:00:00-04:00") + start.format("2026-01-02T10:00:20-04:00")
         + "[memguard] watching pid 5 (d)\n" * 2
         + end.format(3636, "2026-01-02T10:05:00-04:00")
         + end.format(3653, "2026-01-02T10:05:00-04:00")

@@ -46,11 +46,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, An
 
 def rows(path: Path) -> dict[str, int]:
     raw = sqlite3.connect(path)
-    counts = {
-        t: raw.execute(f"SELECT count(*) FROM {t}").fetchone()[0]
-        for t in models.metadata.tables
-        if t.startswith("foreign_")
-    }
+    counts = {t: raw.execute(f"SELECT count(*) FROM {t}").fetchone()[0]
+              for t in models.metadata.tables if t.startswith("foreign_")}
     raw.close()
     return counts
 
@@ -89,13 +86,8 @@ def test_the_database_refuses_a_number_of_a_refused_log_and_a_foreign_tau(folder
               "denominator": 1, "unit": "x", "counted": True, "line": 1}  # fmt: skip
     for number, outcome, metric in ((1, "ok", "m"), (1, "refused", "m"), (2, "ok", "tau")):
         with pytest.raises(LedgerError), ledger.transaction() as writer:
-            writer.append(
-                models.foreign_measurement,
-                reading_id=number,
-                outcome=outcome,
-                metric=metric,
-                **common,
-            )
+            writer.append(models.foreign_measurement, reading_id=number, outcome=outcome,
+                          metric=metric, **common)
     ledger.close()
 
 
@@ -113,9 +105,8 @@ def test_a_file_is_stored_whole_or_not_at_all(
 
 
 def test_a_dry_run_makes_no_ledger(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, told = run(
-        capsys, "dsv4-log", folder / "good.log", "--dry-run", "--ledger", folder / "l.db"
-    )
+    status, told = run(capsys, "dsv4-log", folder / "good.log", "--dry-run", "--ledger",
+                       folder / "l.db")
     assert (status, told["files"][0]["outcome"]) == (0, "ok")
     assert not (folder / "l.db").exists()
 
@@ -129,7 +120,9 @@ def test_a_missing_file_or_a_pipe_is_a_user_mistake(
         assert "error" in told
 
 
-def test_verdicts_of_both_worlds_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdicts_of_both_worlds_are_kept(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, told = run(capsys, "arms", folder / "arms.json", "--ledger", folder / "l.db")
     assert status == 0
     assert [v["ending"] for v in told["files"][0]["verdicts"]] == ["baseline", "promoted"] * 2
@@ -149,17 +142,8 @@ def test_two_imported_logs_of_one_ruler_compare_by_category(
     status, told = run(capsys, "compare", "good.log", "narrow.log", "--ledger", folder / "l.db")
     assert status == 2
     assert "width: 5 is not 6" in told["error"]
-    status, told = run(
-        capsys,
-        "floors",
-        "better.log",
-        "--stock",
-        "good.log",
-        "--incumbent",
-        "good.log",
-        "--ledger",
-        folder / "l.db",
-    )
+    status, told = run(capsys, "floors", "better.log", "--stock", "good.log", "--incumbent",
+                       "good.log", "--ledger", folder / "l.db")
     assert (status, told["released"]) == (0, True)
 
 

@@ -21,17 +21,16 @@ def fed(*readings: tuple[float, float], lines: Lines = LINES, pace: Pace = EVEN)
     """The first trigger of readings (seconds, MB)."""
     state = State()
     for seconds, level in readings:
-        state, trigger = step(state, Reading(round(seconds * 1e9), round(level * MB)), lines, pace)
+        state, trigger = step(
+            state, Reading(round(seconds * 1e9), round(level * MB)), lines, pace
+        )
         if trigger is not None:
             return trigger
     return None
 
 
 def simulated(
-    chosen: Limits,
-    level_bytes: Callable[[float], float],
-    phase_s: float,
-    lasts_s: float,
+    chosen: Limits, level_bytes: Callable[[float], float], phase_s: float, lasts_s: float,
     late_s: float = 0.0,
 ) -> tuple[Trigger | None, float]:
     """The trigger of a guard that first looks at ``phase_s``, and when; ``late_s`` a poll."""
@@ -96,7 +95,9 @@ def test_slope_can_be_switched_off() -> None:
 def test_a_runaway_dies_with_memory_left_whenever_the_polls_fall(name: str, late_s: float) -> None:
     trace = TRACES[name]
     for phase in range(40):
-        trigger, at_s = simulated(LIMITS, trace.level_bytes, phase * 0.005, trace.lasts_s, late_s)
+        trigger, at_s = simulated(
+            LIMITS, trace.level_bytes, phase * 0.005, trace.lasts_s, late_s
+        )
         assert trigger is not None
         assert trigger.kind == "slope"
         assert trace.level_bytes(at_s) > 1000 * MB, phase

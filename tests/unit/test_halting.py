@@ -116,13 +116,9 @@ def test_a_ruler_that_changed_halts_by_what_changed(ledger: Ledger) -> None:
 
 def test_nulls_after_a_resume_are_judged_by_themselves(ledger: Ledger) -> None:
     def favours_b(_step: plan.NextBlock, made: object) -> object:
-        return replace(
-            made,
-            points=tuple(  # type: ignore[type-var]
-                replace(p, decode_ns=round(p.decode_ns * 0.98)) if p.arm == "B" else p
-                for p in made.points
-            ),
-        )  # type: ignore[attr-defined]
+        return replace(made, points=tuple(  # type: ignore[type-var]
+            replace(p, decode_ns=round(p.decode_ns * 0.98)) if p.arm == "B" else p
+            for p in made.points))  # type: ignore[attr-defined]
 
     drive(ledger, [lever("fast")], World(sd=0.001, bend=favours_b))  # type: ignore[arg-type]
     alarm = found(ledger)[0]
@@ -141,21 +137,16 @@ def test_hot_and_cold_nulls_are_judged_apart(ledger: Ledger) -> None:
     def biased(step: plan.NextBlock, made: object) -> object:
         if not (step.hot and step.purpose == "null"):
             return made
-        return replace(
-            made,
-            points=tuple(  # type: ignore[type-var]
-                replace(p, decode_ns=round(p.decode_ns * 0.98)) if p.arm == "B" else p
-                for p in made.points
-            ),
-        )  # type: ignore[attr-defined]
+        return replace(made, points=tuple(  # type: ignore[type-var]
+            replace(p, decode_ns=round(p.decode_ns * 0.98)) if p.arm == "B" else p
+            for p in made.points))  # type: ignore[attr-defined]
 
     levers = [lever(name, {name: "on"}, hot=False) for name in ("x", "y")]
     world = World(sd=0.001, load_sd=0.05, bend=biased)  # type: ignore[arg-type]
     seen = frozenset([("null_not_null", "r000040")])
     drive(ledger, levers, world, settled=seen)
     assert {b.hot for v in see(ledger).variants if v.purpose == "null" for b in v.measured} == {
-        True,
-        False,
+        True, False,
     }
     assert [alarm.code for alarm in found(ledger)] == ["null_not_null"]
 

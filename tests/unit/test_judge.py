@@ -52,11 +52,8 @@ def test_a_campaign_from_nulls_to_headline(ledger: Ledger) -> None:
     assert [v.purpose for v in view.variants].count("canary") == 1
     assert view.variants[0].purpose == "null"
     assert view.variants[-1].purpose == "anchor"
-    endings = {
-        v.lever.name: v.decision.ending
-        for v in view.variants
-        if v.decision is not None and v.purpose == "lever"
-    }
+    endings = {v.lever.name: v.decision.ending for v in view.variants
+               if v.decision is not None and v.purpose == "lever"}
     assert endings == {"fast": "promoted", "slow": "rejected", "same": "rejected"}
     best = best_of.fold(view)
     assert best.config == {"moe": "loop", "threads": 2}
@@ -82,23 +79,16 @@ def test_the_budget_is_stored_with_each_verdict(ledger: Ledger) -> None:
 
 
 def test_later_levers_are_compared_with_the_new_incumbent(ledger: Ledger) -> None:
-    drive(
-        ledger,
-        [lever("fast"), lever("late", {"attention": "x"}, predicted_gain=0.001)],
-        World(FAST),
-    )
+    drive(ledger, [lever("fast"), lever("late", {"attention": "x"}, predicted_gain=0.001)],
+          World(FAST))
     late = found(ledger, "late")
     assert late.incumbent == {"moe": "loop", "threads": 2}
     assert late.from_decision == found(ledger, "fast").decision.number
 
 
 def test_rebuilding_from_the_logs_gives_the_same_best(ledger: Ledger) -> None:
-    levers = [
-        lever("fast"),
-        lever("cold", {"compile": "step"}, hot=False),
-        lever("slow", {"moe": "gather"}),
-        lever("capped", {"x": 1}, ceiling=0.001),
-    ]
+    levers = [lever("fast"), lever("cold", {"compile": "step"}, hot=False),
+              lever("slow", {"moe": "gather"}), lever("capped", {"x": 1}, ceiling=0.001)]
     drive(ledger, levers, World({**FAST, '{"compile":"step"}': -0.06, '{"moe":"gather"}': 0.04}))
     made = rebuild(ledger)
     assert made.same, made.differences
@@ -227,13 +217,9 @@ def test_nulls_that_cannot_be_measured_end_the_campaign(ledger: Ledger) -> None:
 
 def test_a_null_that_does_not_read_null_halts(ledger: Ledger) -> None:
     def favours_b(_step: plan.NextBlock, made: object) -> object:
-        return replace(
-            made,
-            points=tuple(  # type: ignore[type-var]
-                replace(p, decode_ns=round(p.decode_ns * 0.98)) if p.arm == "B" else p
-                for p in made.points
-            ),
-        )  # type: ignore[attr-defined]
+        return replace(made, points=tuple(  # type: ignore[type-var]
+            replace(p, decode_ns=round(p.decode_ns * 0.98)) if p.arm == "B" else p
+            for p in made.points))  # type: ignore[attr-defined]
 
     stop = drive(ledger, [lever("fast")], World(sd=0.001, bend=favours_b))  # type: ignore[arg-type]
     assert stop.halt
@@ -271,15 +257,10 @@ def test_a_regression_has_its_own_louder_word(ledger: Ledger) -> None:
     def chat_slower(step: plan.NextBlock, made: object) -> object:
         if step.purpose != "lever":
             return made
-        return replace(
-            made,
-            points=tuple(  # type: ignore[type-var]
-                replace(p, decode_ns=round(p.decode_ns * (1.08 if p.category == "prose" else 0.8)))
-                if p.arm == "B"
-                else p
-                for p in made.points  # type: ignore[attr-defined]
-            ),
-        )
+        return replace(made, points=tuple(  # type: ignore[type-var]
+            replace(p, decode_ns=round(p.decode_ns * (1.08 if p.category == "prose" else 0.8)))
+            if p.arm == "B" else p for p in made.points  # type: ignore[attr-defined]
+        ))
 
     drive(ledger, [lever("mixed")], World(bend=chat_slower))  # type: ignore[arg-type]
     decision = found(ledger, "mixed").decision
@@ -289,14 +270,8 @@ def test_a_regression_has_its_own_louder_word(ledger: Ledger) -> None:
 
 
 def test_a_prediction_off_by_more_than_2x_is_a_finding_of_its_own(ledger: Ledger) -> None:
-    drive(
-        ledger,
-        [
-            lever("hyped", {"attention": "x"}, predicted_gain=0.3),
-            lever("modest", predicted_gain=0.01),
-        ],
-        World(FAST),
-    )
+    drive(ledger, [lever("hyped", {"attention": "x"}, predicted_gain=0.3),
+                   lever("modest", predicted_gain=0.01)], World(FAST))
     said = sentences(ledger)
     assert "predicted 30 %, worth less than" in said
     assert "predicted 1 %, worth over" in said
@@ -304,12 +279,8 @@ def test_a_prediction_off_by_more_than_2x_is_a_finding_of_its_own(ledger: Ledger
 
 def test_uncountable_prompts_void_the_block(ledger: Ledger) -> None:
     def looped(step: plan.NextBlock, made: object) -> object:
-        return replace(
-            made,
-            points=tuple(  # type: ignore[type-var]
-                replace(p, counted=False, excluded="loop") for p in made.points
-            ),
-        )  # type: ignore[attr-defined]
+        return replace(made, points=tuple(  # type: ignore[type-var]
+            replace(p, counted=False, excluded="loop") for p in made.points))  # type: ignore[attr-defined]
 
     stop = drive(ledger, [], World(bend=looped))  # type: ignore[arg-type]
     assert "no_block" in stop.reason

@@ -74,16 +74,8 @@ def test_a_dead_run_cannot_own_a_number(filled: Ledger) -> None:
         dead = next(r for r in runs if r.outcome == "void")
         assert views.measurements(connection, dead.id) == ()
     common = {
-        "run_id": dead.id,
-        "arm": "A",
-        "prompt": "p",
-        "category": "c",
-        "repeat": 0,
-        "metric": "time",
-        "numerator": 1,
-        "denominator": 1,
-        "unit": "ns",
-        "counted": True,
+        "run_id": dead.id, "arm": "A", "prompt": "p", "category": "c", "repeat": 0,
+        "metric": "time", "numerator": 1, "denominator": 1, "unit": "ns", "counted": True,
         "line": 1,
     }
     for outcome in ("ok", "void"):
@@ -96,16 +88,8 @@ def test_numbers_that_are_none_are_refused(filled: Ledger) -> None:
         runs = [r for b in views.load(connection).blocks() for r in b.runs]
         good = next(r for r in runs if r.outcome == "ok")
     common = {
-        "run_id": good.id,
-        "outcome": "ok",
-        "arm": "A",
-        "prompt": "p",
-        "category": "c",
-        "repeat": 9,
-        "metric": "time",
-        "unit": "ns",
-        "counted": True,
-        "line": 1,
+        "run_id": good.id, "outcome": "ok", "arm": "A", "prompt": "p", "category": "c",
+        "repeat": 9, "metric": "time", "unit": "ns", "counted": True, "line": 1,
     }
     for numerator, denominator in ((1, 0), (-1, 1), (1.5, 1), ("x", 1), (None, 1)):
         with pytest.raises(LedgerError), filled.transaction() as writer:
@@ -115,19 +99,9 @@ def test_numbers_that_are_none_are_refused(filled: Ledger) -> None:
     for bad in (math.nan, math.inf, None):
         with pytest.raises(LedgerError), filled.transaction() as writer:
             writer.append(
-                models.lever,
-                identity="i",
-                name="n",
-                kind="config",
-                change={},
-                claim="c",
-                falsify="f",
-                predicted_gain=bad,
-                hot=True,
-                family="f",
-                is_null=False,
-                metric="tau",
-                created_utc=NOW,
+                models.lever, identity="i", name="n", kind="config", change={}, claim="c",
+                falsify="f", predicted_gain=bad, hot=True, family="f", is_null=False,
+                metric="tau", created_utc=NOW,
             )
 
 
@@ -178,13 +152,9 @@ def test_every_row_names_the_row_that_it_came_from(filled: Ledger) -> None:
         with pytest.raises(KeyError):
             views.manifest(connection, "nope")
         assert log_text(connection, "nope") is None
-    linked = (
-        sqlite3.connect(filled.path)
-        .execute(
-            "SELECT count(*) FROM decision_block JOIN decision ON id = decision_id WHERE n > 0"
-        )
-        .fetchone()[0]
-    )
+    linked = sqlite3.connect(filled.path).execute(
+        "SELECT count(*) FROM decision_block JOIN decision ON id = decision_id WHERE n > 0"
+    ).fetchone()[0]
     assert linked == sum(d.n for d in view.decisions)
 
 
@@ -268,10 +238,7 @@ def test_two_writers_queue_and_a_reader_sees_whole_transactions(ledger: Ledger) 
                 with mine.transaction() as writer:
                     for half in "ab":
                         writer.append(
-                            models.ruler,
-                            identity=f"{name}{i}{half}",
-                            name=name,
-                            fields={},
+                            models.ruler, identity=f"{name}{i}{half}", name=name, fields={},
                             created_utc=NOW,
                         )
             mine.close()

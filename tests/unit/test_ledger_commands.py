@@ -289,7 +289,9 @@ def test_rebuild_wants_both_ends_or_none(
 
 
 @pytest.mark.parametrize("command", ["verify", "rebuild", "export", "import", "backup"])
-def test_every_command_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_shows_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["ledger", command, "--help"]) == 0
     assert f"Example: flywheel ledger {command}" in capsys.readouterr().out
 

@@ -105,16 +105,8 @@ def _plan_one(ledger: Ledger, run_id: str) -> str:
     with ledger.transaction() as writer:
         variant = views.load(writer.connection).variants[0].id
         writer.append(
-            models.block_plan,
-            serial=99,
-            id="b00099",
-            variant_id=variant,
-            number=99,
-            hot=True,
-            pattern="ABBA",
-            seed=1,
-            why="test",
-            created_utc=NOW,
+            models.block_plan, serial=99, id="b00099", variant_id=variant, number=99, hot=True,
+            pattern="ABBA", seed=1, why="test", created_utc=NOW,
         )
         writer.append(
             models.run, id=run_id, block_id="b00099", slot=0, manifest={}, created_utc=NOW
@@ -144,20 +136,9 @@ def test_a_number_that_is_none_is_refused_even_where_it_may_be_left_out(
 ) -> None:
     with pytest.raises(LedgerError, match="refused"), ledger.transaction() as writer:
         writer.append(
-            models.lever,
-            identity="i",
-            name="n",
-            kind="config",
-            change={},
-            claim="c",
-            falsify="f",
-            predicted_gain=0.1,
-            ceiling=bad,
-            hot=True,
-            family="f",
-            is_null=False,
-            metric="tau",
-            created_utc=NOW,
+            models.lever, identity="i", name="n", kind="config", change={}, claim="c",
+            falsify="f", predicted_gain=0.1, ceiling=bad, hot=True, family="f", is_null=False,
+            metric="tau", created_utc=NOW,
         )
     if isinstance(bad, float):
         with pytest.raises(LedgerError, match="refused"), ledger.transaction() as writer:
@@ -221,37 +202,17 @@ def test_memory_figures_come_from_good_runs_alone(ledger: Ledger) -> None:
             number = serial + place
             block, run = f"b{number:05d}", f"m{number}"
             writer.append(
-                models.block_plan,
-                serial=number,
-                id=block,
-                variant_id=variant,
-                number=100 + place,
-                hot=True,
-                pattern="ABBA",
-                seed=1,
-                why="test",
-                created_utc=NOW,
+                models.block_plan, serial=number, id=block, variant_id=variant,
+                number=100 + place, hot=True, pattern="ABBA", seed=1, why="test", created_utc=NOW,
             )
             writer.append(
-                models.run,
-                id=run,
-                block_id=block,
-                slot=0,
-                created_utc=NOW,
+                models.run, id=run, block_id=block, slot=0, created_utc=NOW,
                 manifest={"config": {"checkpoint": f"/model{place}"}},
             )
             told = {"exit": {"peak_rss_bytes": peak, "guard": {"low_water_bytes": low}}}
             writer.append(
-                models.run_end,
-                run_id=run,
-                outcome=outcome,
-                code="",
-                detail="",
-                exit_status=0,
-                started_utc=NOW,
-                ended_utc=NOW,
-                wall_ns=1,
-                evidence=told,
+                models.run_end, run_id=run, outcome=outcome, code="", detail="", exit_status=0,
+                started_utc=NOW, ended_utc=NOW, wall_ns=1, evidence=told,
             )
     with ledger.reading() as connection:
         assert evidence.peak_bytes(connection) == 9
@@ -264,7 +225,9 @@ def test_memory_figures_come_from_good_runs_alone(ledger: Ledger) -> None:
 
 def test_only_a_good_run_opens_a_screen(ledger: Ledger) -> None:
     dead = "SELECT run_id FROM run_end WHERE outcome <> 'ok' LIMIT 1"
-    planned = "SELECT block_id FROM screen_plan EXCEPT SELECT block_id FROM screen_opening LIMIT 1"
+    planned = (
+        "SELECT block_id FROM screen_plan EXCEPT SELECT block_id FROM screen_opening LIMIT 1"
+    )
     sql = f"INSERT INTO screen_opening VALUES (({planned}), ({dead}), '{NOW}')"
     refused(ledger, sql, "opens no screen")
 

@@ -112,3 +112,5 @@ def test_a_ledger_that_cannot_be_copied_is_not_migrated(old: Path) -> None:
     with pytest.raises(LedgerError, match="cannot be copied"):
         Ledger.open(old)
     assert version(old) == 1
+
+

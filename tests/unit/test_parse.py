@@ -262,12 +262,8 @@ def test_arms_of_earlier_loads_are_remembered() -> None:
 
 def test_pins_of_the_campaign_hold() -> None:
     text = sealed(honest())
-    good = {
-        "checkpoint_sha256": HEX,
-        "source_sha256": HEX,
-        "suite_sha256": HEX,
-        "device_name": "a cpu",
-    }
+    good = {"checkpoint_sha256": HEX, "source_sha256": HEX, "suite_sha256": HEX,
+            "device_name": "a cpu"}
     assert code(text, expected=good) == "ok"
     for name in good:
         assert code(text, expected={**good, name: "other"}) == "changed_underfoot"
@@ -282,18 +278,9 @@ def test_silence_and_load_are_bounded() -> None:
 
 def test_a_generation_that_ends_at_once_is_no_error() -> None:
     def short(event: dict[str, Any]) -> None:
-        event.update(
-            tokens=1,
-            rounds=0,
-            forwards=0,
-            decode_ns=0,
-            stop="eos",
-            counted=False,
-            excluded="short",
-            accepted_by_position=[0, 0, 0],
-            offered_by_position=[0, 0, 0],
-            max_committed=0,
-        )
+        event.update(tokens=1, rounds=0, forwards=0, decode_ns=0, stop="eos", counted=False,
+                     excluded="short", accepted_by_position=[0, 0, 0],
+                     offered_by_position=[0, 0, 0], max_committed=0)
 
     events = honest()
     for event in events:

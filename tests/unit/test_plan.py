@@ -131,11 +131,8 @@ def test_a_family_that_loses_falls_back(tmp_path: Path) -> None:
     drive(ledger, losers, World())
     view = see(ledger)
     ready, _ = admit(
-        view,
-        [lever("t", {"t": 1}, family="tiles"), lever("u", {"u": 1}, family="cache")],
-        best_of.fold(view),
-        {},
-        KINDS,
+        view, [lever("t", {"t": 1}, family="tiles"), lever("u", {"u": 1}, family="cache")],
+        best_of.fold(view), {}, KINDS,
     )
     assert [c.lever.name for c, _ in ranked(view, ready)] == ["u", "t"]
 
@@ -158,13 +155,9 @@ def test_what_the_incumbent_has_is_skipped(tmp_path: Path) -> None:
     view = see(ledger)
     with ledger.reading() as connection:
         effective = views.effective_configs(connection)
-    levers = [
-        lever("asked", {"moe": "loop"}),
-        lever("default", {"draft_width": 3}),
-        lever("new", {"draft_width": 4}),
-        plan.null_lever(),
-        lever("head", {"head": "h1"}, kind="head"),
-    ]
+    levers = [lever("asked", {"moe": "loop"}), lever("default", {"draft_width": 3}),
+              lever("new", {"draft_width": 4}), plan.null_lever(),
+              lever("head", {"head": "h1"}, kind="head")]
     ready, refused = admit(view, levers, best_of.fold(view), effective, ("config",))
     assert [c.lever.name for c in ready] == ["new"]
     assert [r.reason for r in refused] == [
@@ -198,11 +191,8 @@ def test_a_changed_condition_reopens_at_lower_odds(tmp_path: Path) -> None:
 
     def moved(_step: plan.NextBlock, made: object) -> object:
         head = made.header  # type: ignore[attr-defined]
-        other = replace(
-            head,
-            device=replace(head.device, cores=8),
-            engine=replace(head.engine, source_sha256="cd" * 32),
-        )
+        other = replace(head, device=replace(head.device, cores=8),
+                        engine=replace(head.engine, source_sha256="cd" * 32))
         return replace(made, header=other)  # type: ignore[type-var]
 
     play(ledger, plan.next_step(view, []), World(bend=moved))  # type: ignore[arg-type]
@@ -210,9 +200,7 @@ def test_a_changed_condition_reopens_at_lower_odds(tmp_path: Path) -> None:
 
     view = see(ledger)
     assert conditions_changed(view, last, best_of.fold(view)) == (
-        "the incumbent changed (moe)",
-        "the ruler changed",
-        "the engine's code changed",
+        "the incumbent changed (moe)", "the ruler changed", "the engine's code changed",
     )
 
 
@@ -275,10 +263,8 @@ def test_a_promoted_canary_halts(tmp_path: Path) -> None:
     def favours_b(step: plan.NextBlock, made: object) -> object:
         if step.purpose != "canary":
             return made
-        points = tuple(
-            replace(p, decode_ns=round(p.decode_ns * 0.9)) if p.arm == "B" else p
-            for p in made.points
-        )  # type: ignore[attr-defined]
+        points = tuple(replace(p, decode_ns=round(p.decode_ns * 0.9)) if p.arm == "B" else p
+                       for p in made.points)  # type: ignore[attr-defined]
         return replace(made, points=points)  # type: ignore[type-var]
 
     stop = drive(ledger, [], World(sd=0.002, bend=favours_b))  # type: ignore[arg-type]
@@ -296,10 +282,8 @@ def test_a_campaign_of_canaries_tries_nothing_else_and_counts_on(tmp_path: Path)
     def favours_b(step: plan.NextBlock, made: object) -> object:
         if step.purpose != "canary":
             return made
-        points = tuple(
-            replace(p, decode_ns=round(p.decode_ns * 0.9)) if p.arm == "B" else p
-            for p in made.points
-        )  # type: ignore[attr-defined]
+        points = tuple(replace(p, decode_ns=round(p.decode_ns * 0.9)) if p.arm == "B" else p
+                       for p in made.points)  # type: ignore[attr-defined]
         return replace(made, points=points)  # type: ignore[type-var]
 
     stop = drive(ledger, [lever("fast")], World(sd=0.002, bend=favours_b))  # type: ignore[arg-type]

@@ -25,11 +25,8 @@ from flywheel.statistics.decide import RULE_VERSION, Rule
 
 GAINS = {'{"threads":2}': -0.05, '{"moe":"gather"}': 0.04, '{"attention":"bmm"}': -0.03}
 LEVERS = [
-    lever("fast"),
-    lever("slow", {"moe": "gather"}),
-    lever("more", {"attention": "bmm"}),
-    lever("flat", {"x": "y"}),
-    *(lever(f"tile{n}", {"row_tile": n}) for n in (1, 2)),
+    lever("fast"), lever("slow", {"moe": "gather"}), lever("more", {"attention": "bmm"}),
+    lever("flat", {"x": "y"}), *(lever(f"tile{n}", {"row_tile": n}) for n in (1, 2)),
 ]
 
 
@@ -110,11 +107,8 @@ def test_and_back_again(ledger: Ledger) -> None:
 
 def test_the_budget_is_folded_anew(ledger: Ledger) -> None:
     """Fewer promotions before a test leave it a smaller share of the error."""
-    alphas = {
-        j.old.test: j.verdict.alpha_t
-        for j in judge_again(see(ledger), strict)
-        if j.old.test is not None
-    }
+    alphas = {j.old.test: j.verdict.alpha_t for j in judge_again(see(ledger), strict)
+              if j.old.test is not None}
     assert all(a == pytest.approx(QUICK.alpha / QUICK.budget) for a in alphas.values())
     stored = {d.test: d.alpha_t for d in see(ledger).decisions if d.test is not None}
     assert max(stored.values()) > max(alphas.values())
@@ -167,13 +161,8 @@ def test_the_command_lists_flips_and_why(
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [
-        (None, "no rule"),
-        ("{", "not JSON"),
-        ('{"delta": 1}', "some of"),
-        ("{}", "some of"),
-        ('{"delta_min": 5}', "no rule"),
-    ],
+    [(None, "no rule"), ("{", "not JSON"), ('{"delta": 1}', "some of"), ("{}", "some of"),
+     ('{"delta_min": 5}', "no rule")],
 )
 def test_what_is_no_rule_is_refused_in_a_sentence(
     tmp_path: Path, text: str | None, said: str

@@ -252,7 +252,7 @@ def test_levers_md_is_generated_and_deterministic(ledger: Ledger) -> None:
     text = render_levers(view, declared, {"draft_width": 3})
     assert text == render_levers(view, list(reversed(declared)), {"draft_width": 3})
     assert "## Open: 1\n" in text
-    assert "| waiting | `x -> a\\|b` | 2 % |" in text
+    assert "| waiting | `x -> a\\|b` |  | 2 % |" in text
     assert "In the incumbent already: there (`draft_width -> 3`)" in text
     assert re.search(r"\| fast \| `threads -> 2` \| saves [45]\.\d % \[.*\], E .* at alpha", text)
     assert re.search(r"\| flat \|.*worth less than \S+ % \(mean", text)

@@ -151,7 +151,7 @@ def test_plots_are_well_formed_and_described(page: str) -> None:
         tree = ElementTree.fromstring(drawing)
         assert (tree.findtext("title") or "").strip()
         assert not re.search(r'"-?(nan|inf)', drawing)
-    whole = [d for d in drawings if 'viewBox="0 0 460' in d]
+    whole = [d for d in drawings if "viewBox=\"0 0 460" in d]
     assert len(whole) == 5
     assert all(ElementTree.fromstring(d).findtext("desc") for d in whole)
 

@@ -101,13 +101,7 @@ def test_every_page_explains_itself_with_an_example(
         (("diff", "best", "nowhere.json"), "no readable JSON file"),
         (("diff", "best", "r99999"), "there is no run"),
         (("diff", "best", "r00006:C"), "has no arm C; it has A and B"),
-        (
-            (
-                "--since",
-                "lately",
-            ),
-            "--since wants",
-        ),
+        (("--since", "lately",), "--since wants"),
         (("--check",), "--check goes with --md"),
         (("--html", "/proc/none/x.html"), "cannot be written"),
     ],

@@ -89,10 +89,8 @@ def test_a_screen_spends_no_test_and_lends_no_estimate(ledger: Ledger) -> None:
         columns = [r[1] for r in raw.execute("PRAGMA table_info(block)")]
         listed = ", ".join("?" if c == "block_id" else c for c in columns)
         with pytest.raises(sqlite3.IntegrityError, match="lends no estimate"):
-            raw.execute(
-                f"INSERT INTO block SELECT {listed} FROM block WHERE block_id = ?",
-                (fast.blocks[0].id, other),
-            )
+            raw.execute(f"INSERT INTO block SELECT {listed} FROM block WHERE block_id = ?",
+                        (fast.blocks[0].id, other))
 
 
 def test_the_spread_of_cold_loads_is_learnt_before_the_first_screen(ledger: Ledger) -> None:
@@ -284,15 +282,8 @@ def test_a_lever_that_lowers_tau_unasked_is_a_regression_and_one_that_trades_it_
         if step.purpose != "lever":
             return made
         points = tuple(
-            replace(
-                p,
-                rounds=20,
-                forwards=20,
-                accepted_by_position=(8, 3, 1),
-                offered_by_position=(20, 20, 20),
-            )
-            if p.arm == "B"
-            else p
+            replace(p, rounds=20, forwards=20, accepted_by_position=(8, 3, 1),
+                    offered_by_position=(20, 20, 20)) if p.arm == "B" else p
             for p in made.points
         )
         return replace(made, points=points)

@@ -94,9 +94,8 @@ def test_the_box_does_what_it_says() -> None:
     loads = np.array([machine.load() for _ in range(9000)])
     assert np.std(loads) == pytest.approx(0.007, rel=0.03)
     assert machine.load(gain=5.0) < -4
-    tied = Machine(
-        Box("tied", drift=0.0, shift_rate=0.0, bad_rate=0.0, ar1=0.5), np.random.default_rng(1)
-    )
+    tied = Machine(Box("tied", drift=0.0, shift_rate=0.0, bad_rate=0.0, ar1=0.5),
+                   np.random.default_rng(1))
     series = np.array([tied.load() for _ in range(9000)])
     assert np.corrcoef(series[1:], series[:-1])[0, 1] == pytest.approx(0.5, abs=0.03)
     assert np.std(series) == pytest.approx(0.007, rel=0.03)
@@ -112,12 +111,8 @@ def test_truths_have_the_shares_that_they_say() -> None:
 
 
 def test_a_promoted_canary_counts_as_false() -> None:
-    made = summarise(
-        "r",
-        "b",
-        "mixed",
-        [Outcome((0.02, 0.0, -0.01), {0: 0.01, 2: 0.02}, 9, canaries=1, wrong_canaries=1)],
-    )
+    made = summarise("r", "b", "mixed", [Outcome((0.02, 0.0, -0.01), {0: 0.01, 2: 0.02}, 9,
+                                                 canaries=1, wrong_canaries=1)])
     assert made.false == 2
     assert made.fdr == pytest.approx(2 / 3)
     assert made.power == 1.0
@@ -182,9 +177,8 @@ def test_shuffled_labels_of_a_real_history_promote_next_to_nothing(
     path = tmp_path / "ledger.db"
     ledger = Ledger.open(path)
     planned.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
-    drive(
-        ledger, [lever(f"l{i}", {f"f{i}": "on"}) for i in range(3)], World({'{"f0":"on"}': -0.06})
-    )
+    drive(ledger, [lever(f"l{i}", {f"f{i}": "on"}) for i in range(3)],
+          World({'{"f0":"on"}': -0.06}))
     with ledger.reading() as connection:
         assert any(d.promoted for d in views.load(connection).decisions)
     ledger.close()

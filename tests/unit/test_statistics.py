@@ -179,9 +179,8 @@ def test_units_do_not_change_a_decision() -> None:
 
 def test_shared_luck_of_a_box_that_canaries_see_lowers_confidence() -> None:
     """Nulls that spread twice as wide as levers do make every e-value smaller."""
-    quiet = [
-        Series(tuple(random.Random(i).gauss(0, SD) for _ in range(3)), 3 * i) for i in range(10)
-    ]
+    quiet = [Series(tuple(random.Random(i).gauss(0, SD) for _ in range(3)), 3 * i)
+             for i in range(10)]
     calm = pool([*quiet, Series((SD, -SD, SD, -SD), 30, null=True)])
     loud = pool([*quiet, Series((5 * SD, -5 * SD, 5 * SD, -5 * SD), 30, null=True)])
     blocks = tuple(estimate(-0.02 + x) for x in (0.0, 0.001, -0.001))

@@ -91,10 +91,9 @@ def test_a_run_that_would_outlast_the_window_waits_for_the_next(tmp_path: Path) 
     # Four loads of one block belong together.
     assert Desk(tmp_path, load_s=200.0, now=now, window=window).waited_s(loads=4) >= 15 * 3600
     # Unless no night could hold them.
-    assert (
-        Desk(tmp_path, load_s=599.0, now=now, window=Window.parse("06:40-07:00")).waited_s(loads=4)
-        == 0.0
-    )
+    assert Desk(tmp_path, load_s=599.0, now=now, window=Window.parse("06:40-07:00")).waited_s(
+        loads=4
+    ) == 0.0
 
 
 def test_a_run_longer_than_the_window_is_never_begun(tmp_path: Path) -> None:

@@ -77,10 +77,8 @@ def test_hindsight_by_prompt_gains_where_prompts_differ_and_nothing_where_they_d
     assert apart.prompt_gain == pytest.approx(8.8 / 33.6)
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=5),
-    st.lists(st.floats(0.1, 50), min_size=4, max_size=4),
-)
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=5),
+       st.lists(st.floats(0.1, 50), min_size=4, max_size=4))
 def test_ceilings_are_ordered_whatever_the_rounds(
     fates: list[list[int]], steps: list[float]
 ) -> None:
@@ -236,8 +234,7 @@ def test_a_profile_run_gives_confidences_costs_and_the_targets_doubt() -> None:
     assert mine.costs.draft_ns == 400_000
     # Two prompts alike in every repeat: each is one text of four rounds.
     assert [(p.rounds, p.accepted, p.reached) for p in mine.prompts] == [
-        (4, (3, 1, 0), (4, 3, 1))
-    ] * 2
+        (4, (3, 1, 0), (4, 3, 1))] * 2
     assert sum(s.accepted for s in mine.scores) == 8
     assert len(mine.scores) == 2 * (3 + 2 + 2 + 1)
     made = page.width_page(mine)
@@ -252,6 +249,15 @@ def test_a_profile_run_never_counts_and_a_clean_run_may_not_say_so_much() -> Non
         found = parse(sealed(events), manifest())
         assert isinstance(found, Refusal)
         assert found.code == code
+
+
+@pytest.mark.parametrize(("mode", "code"), [("profile", "not_clean"), ("clean", "unknown_event")])
+def test_a_run_that_timed_its_phases_is_never_a_clean_measurement(mode: str, code: str) -> None:
+    phase: Event = {"event": "phase", "arm": "A", "path": "experts", "ms": 1.0, "launches": 7}
+    log = [e | {"mode": mode} if e["event"] == "start" else e for e in honest()]
+    found = parse(sealed([*log[:-1], phase, *log[-1:]]), manifest())
+    assert isinstance(found, Refusal)
+    assert (found.code, found.ending) == (code, "void")
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,11 @@ class Entry:
         return tuple(self.name.replace("*", str(e)) for e in range(self.stack))
 
     @property
+    def scaled(self) -> bool:
+        """Whether each native tensor has a tensor of scales beside it."""
+        return self.format in ("fp4", "fp8")
+
+    @property
     def size_bytes(self) -> int:
         """Bytes on disk, scales included."""
         if self.format == "fp4":

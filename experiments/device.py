@@ -1,0 +1,144 @@
+"""How a step is launched and computed on a GPU: choices of the triton backend."""
+
+from __future__ import annotations
+
+from flywheel.lever import Lever
+
+
+def _tile(name: str, field: str, change: str, gain: float, claim: str) -> Lever:
+    return Lever(
+        name=name,
+        kind="config",
+        change={field: change},
+        claim=claim,
+        falsify="time per token does not fall, or sums come out in another order and tokens change",
+        predicted_gain=gain,
+        family=field.replace("_", "."),
+        needs=("triton",),
+    )
+
+
+LEVERS: tuple[Lever, ...] = (
+    Lever(
+        name="graph.off",
+        kind="config",
+        change={"graph": "off"},
+        claim="launching kernels one by one costs no more than replaying a graph of them",
+        falsify="time per token rises by what the host needs for each launch",
+        predicted_gain=0.0,
+        family="graph",
+        needs=("triton",),
+    ),
+    _tile(
+        "tile.gate.up.narrow",
+        "tile_gate_up",
+        "columns=16",
+        0.01,
+        "narrower tiles of the experts' first product fill the processors more evenly",
+    ),
+    _tile(
+        "tile.gate.up.wide",
+        "tile_gate_up",
+        "columns=64",
+        0.01,
+        "wider tiles of the experts' first product read their rows once for more columns",
+    ),
+    _tile(
+        "tile.gate.up.deep",
+        "tile_gate_up",
+        "stages=6",
+        0.01,
+        "more stages of the experts' first product keep more bytes in flight",
+    ),
+    _tile(
+        "tile.down.narrow",
+        "tile_down",
+        "columns=32",
+        0.01,
+        "narrower tiles of the experts' second product fill the processors more evenly",
+    ),
+    _tile(
+        "tile.down.deep",
+        "tile_down",
+        "stages=6",
+        0.005,
+        "more stages of the experts' second product keep more bytes in flight",
+    ),
+    _tile(
+        "tile.queries.narrow",
+        "tile_queries",
+        "columns=32",
+        0.005,
+        "narrower tiles of the query product fill the processors more evenly",
+    ),
+    _tile(
+        "tile.queries.early",
+        "tile_queries",
+        "early=1",
+        0.01,
+        "fetching the query product's weights while its input is computed hides their latency",
+    ),
+    _tile(
+        "tile.wo.a.early",
+        "tile_wo_a",
+        "early=1",
+        0.01,
+        "fetching weights of the grouped product while attention ends hides their latency",
+    ),
+    _tile(
+        "tile.wo.b.early",
+        "tile_wo_b",
+        "early=1",
+        0.01,
+        "fetching weights of the last attention product early hides their latency",
+    ),
+    _tile(
+        "tile.wo.b.deep",
+        "tile_wo_b",
+        "stages=6",
+        0.005,
+        "more stages of the last attention product keep more bytes in flight",
+    ),
+    _tile(
+        "tile.project.early",
+        "tile_project",
+        "early=1",
+        0.01,
+        "fetching a layer's first weights while its input is mixed hides their latency",
+    ),
+    _tile(
+        "tile.project.wide",
+        "tile_project",
+        "columns=64",
+        0.003,
+        "wider tiles of a layer's first products need fewer programs and fewer meetings",
+    ),
+    _tile(
+        "tile.router.early",
+        "tile_router",
+        "early=1",
+        0.005,
+        "fetching the router's weights while its input is mixed hides their latency",
+    ),
+    _tile(
+        "tile.hyper.narrow",
+        "tile_hyper",
+        "channels=32",
+        0.005,
+        "narrower tiles of the streams' mixing put more processors to work",
+    ),
+    _tile(
+        "tile.head.wide",
+        "tile_head",
+        "columns=256",
+        0.003,
+        "wider tiles of the output head read its input fewer times",
+    ),
+    _tile(
+        "tile.head.deep",
+        "tile_head",
+        "stages=6",
+        0.005,
+        "more stages of the output head keep more bytes in flight",
+    ),
+)
