@@ -19,9 +19,9 @@ from engine.formats import encode_fp8
 from engine.geometry import Geometry
 from engine.heads.head import Head, is_draft, is_expert, raw_tensors
 from engine.heads.stage import write_json
+from engine.tensors import Entry, entries
 from engine.train.card import sha256
 from engine.train.export import decode
-from engine.train.inventory import Entry, entries
 
 FILE = "model.safetensors"
 INSTALLED = "model-head.safetensors"

@@ -18,8 +18,8 @@ from torch import Tensor
 from engine.checkpoint import shards
 from engine.errors import CheckpointError
 from engine.geometry import Geometry
+from engine.tensors import Entry, entries
 from engine.train.export import decode
-from engine.train.inventory import Entry, entries
 from engine.train.parameters import Parameters
 from engine.weights import DraftWeights, HyperWeights, Weights, assemble_draft
 

@@ -50,7 +50,7 @@ class Recipe:
     optimiser: str = "muon"  # for the FP8 matrices; all other tensors are AdamW's
     rate: float = 3e-3  # AdamW's peak; muon's is `MUON_RATIO` times as high
     warm_up: float = 0.05  # share of the steps over which the rate rises
-    share: float = 1.0  # of the captured corpus
+    share: float = 0.5  # of the captured corpus; so that there is twice as much for who asks
     seed: int = 1
 
     @classmethod

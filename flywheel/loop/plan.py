@@ -23,14 +23,15 @@ from flywheel.loop.bracket import opened
 from flywheel.loop.eligible import Candidate, Ineligible, admit
 from flywheel.loop.halting import Evidence, alarms
 from flywheel.loop.ranking import ranked
-from flywheel.loop.step import Load, Mate, NextBlock, PricedOut, Step, Stop
+from flywheel.loop.sessions import session_gate
+from flywheel.loop.step import Load, Mate, NextBlock, PricedOut, Prove, Step, Stop
 from flywheel.statistics.band import Pool, pool
 from flywheel.statistics.decide import detectable
 from flywheel.statistics.history import kind_of, series_of
 from flywheel.statistics.screen import spread_known
 
 __all__ = [
-    "Load", "NextBlock", "PricedOut", "Step", "Stop", "halted", "next_step", "variant_id",
+    "Load", "NextBlock", "PricedOut", "Prove", "Step", "Stop", "halted", "next_step", "variant_id",
 ]
 
 
@@ -61,12 +62,17 @@ def next_step(
     if (going := _unfinished(view, campaign, mine, best, closing)) is not None:
         return going
     nulls = [v for v in mine if v.purpose == "null" and v.blocks[0].hot]
-    if not closing and sum(len(v.measured) for v in nulls) < campaign.settings.calibration:
+    # Heads are judged on counts that repeat themselves: there is no spread of loads to learn.
+    timed = not levers or any(x.metric != "tau" for x in levers)
+    spread = sum(len(v.measured) for v in nulls)
+    if timed and not closing and spread < campaign.settings.calibration:
         return _calibrate(view, campaign, nulls, best)
     if campaign.settings.canaries:
         return _next_canary(view, campaign, mine, best, closing)
     spent = view.budget(campaign.id).left == 0
     ready, refused = admit(view, levers, best, effective or {}, kinds)
+    ready, gated = session_gate(mine, campaign.settings.session, ready)
+    refused = (*refused, *gated)
     if closing or spent:
         ready = ()
     passed = None if closing or spent else confirmation(mine, ready)
@@ -79,7 +85,7 @@ def next_step(
     if spent:
         budget = campaign.settings.budget
         return Stop(f"the error budget of this epoch, {budget} tests, is spent; declare a new one")
-    if _canary_due(campaign, mine, len(ready)):
+    if timed and _canary_due(campaign, mine, len(ready)):
         # A canary is of the kind of what comes next, and is confirmed without a screen. For one
         # cold lever alone it would cost more than the lever.
         several = sum(not c.lever.hot for c in ready) > 1
@@ -117,6 +123,8 @@ def _unfinished(
             if block.open:
                 return _again(view, variant, block)
     for variant in mine:
+        if variant.lever.kind == "head" and variant.decision is None and variant.measured:
+            return Prove(variant.id, variant.lever)
         undecided = variant.purpose in ("lever", "canary") and variant.decision is None
         if undecided and not variant.waiting and not closing:
             return _another(view, campaign, variant, _progress(campaign, variant))
@@ -179,9 +187,10 @@ def _open(
     serial, pattern, seed = _draw(view, campaign)
     anchor = purpose == "anchor"
     incumbent = best.first_config if anchor else best.config
-    candidate = best.config if anchor else {**best.config, **lever.change}
+    variant = variant_id(view)
+    candidate = best.config if anchor else lever.applied(best.config, variant)
     return NextBlock(
-        f"b{serial:05d}", variant_id(view), purpose, lever, dict(incumbent), dict(candidate),
+        f"b{serial:05d}", variant, purpose, lever, dict(incumbent), dict(candidate),
         lever.hot if hot is None else hot, pattern, seed, 1, why, True, True, best.decision,
     )
 
@@ -290,7 +299,8 @@ def _priced(view: View, campaign: CampaignRow, best: Best, lever: Lever) -> Pric
     if lever.ceiling is None:
         return None
     rule, past = campaign.settings.rule, _spread(view, campaign, lever, hot=lever.hot)
-    place = (lever, variant_id(view), dict(best.config), {**best.config, **lever.change})
+    variant = variant_id(view)
+    place = (lever, variant, dict(best.config), lever.applied(best.config, variant))
     said = f"its ceiling of {lever.ceiling * 100:.2g} % is under"
     if lever.ceiling < rule.delta_min:
         bar = rule.delta_min * 100
@@ -318,6 +328,8 @@ def _screen_step(
     """
     (first, why), rest = order[0], [c.lever for c, _ in order[1:] if not c.confirm]
     lever, mine = first.lever, view.of_campaign(campaign.id)
+    if lever.kind == "head":
+        return None
     family = [x for x in rest if x.group == lever.group]
     if lever.hot:
         begun = any(v.waiting and v.lever.group == lever.group for v in mine)
@@ -336,7 +348,7 @@ def _screen_step(
         return _calibrate(view, campaign, nulls, best, hot=False)
     step = _open(view, campaign, best, lever, "lever", f"screen, with {mates[0].name}: {why}")
     second = f"v{int(step.variant_id[1:]) + 1:04d}"
-    mate = Mate(second, mates[0], {**best.config, **mates[0].change})
+    mate = Mate(second, mates[0], mates[0].applied(best.config, second))
     return replace(step, screen=True, pattern="ABBA", mate=mate)
 
 

@@ -139,6 +139,8 @@ def describe(step: plan.Step) -> str:
         return f"{'HALTED: ' if step.halt else 'nothing: '}{step.reason}"
     if isinstance(step, plan.PricedOut):
         return f"{step.lever.label()}: {step.why}"
+    if isinstance(step, plan.Prove):
+        return f"{step.lever.label()}: measured, to be decided"
     name = step.lever.label() if step.purpose == "lever" else step.purpose
     return f"{name}: {step.why}"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from foreign_logs import import_history
-from records import NOW, World, drive, lever
+from records import NOW, World, a_head, drive, lever
 
 from flywheel.errors import LedgerError, LedgerVersionError
 from flywheel.ledger import halts, models, takeovers, views
@@ -44,6 +44,7 @@ def filled(ledger: Ledger) -> Ledger:
     halts.resume(ledger, "looked at it", NOW)
     takeovers.record(ledger, path="d", device="cpu", previous={}, proof="gone", now_utc=NOW)
     import_history(ledger, NOW)
+    a_head(ledger)
     return ledger
 
 
