@@ -1,4 +1,4 @@
-"""`python -m engine.heads corpus|regenerate|capture|train|replay|install|rehearse`: heads, staged.
+"""`python -m engine.heads STAGE`: heads made, looked at and installed, stage by stage.
 
 Every stage has a folder, goes on where it was interrupted, and refuses inputs that are not whole.
 """
@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ import torch
 from engine import lease
 from engine.config import EngineConfig
 from engine.errors import ConfigError, DeviceBusy, EngineError
-from engine.heads import arm, capture, corpus, export, regenerate, replay
+from engine.heads import arm, bounds, capture, compare, corpus, export, regenerate, replay
 from engine.heads.captured import Captured
 from engine.heads.head import Head
 from engine.heads.recipe import Recipe
 from engine.heads.source import EngineSource, ForwardSource, Source
-from engine.suite import ASSETS
+from engine.measure.heads import sha256 as export_sha256
+from engine.suite import ASSETS, Suite
+from engine.train.card import machine
 
 FREE = ("corpus", "install")  # stages that do not compute on the device
 
@@ -69,6 +72,18 @@ def parser() -> argparse.ArgumentParser:
     add("--head", type=Path)
     add("--width", type=int, default=0, help="drafts a round; 0 is the head's block")
     add("--limit", type=int)
+    add = stage("compare", "a head beside the checkpoint's own on suites: tau by category")
+    add("--head", type=Path, required=True)
+    add("--suite", type=Path, action="append", help="suite files; the embedded two by default")
+    add("--temperature", type=float, action="append", help="0 and 1 by default")
+    add("--max-new-tokens", type=int, default=256)
+    add("--seed", type=int, default=1)
+    add = stage("bounds", "what binds a head: corpus, capacity or the target's doubt")
+    add("--capture", type=Path, required=True)
+    add("--head", type=Path)
+    add("--trained", type=int, required=True, help="sequences that the head was trained on")
+    add("--steps", type=int, default=200, help="of learning one sequence by heart")
+    add("--sequences", type=int, default=8, help="replayed of each kind")
     add = stage("install", "a checkpoint of its own with a head in it")
     add("--head", type=Path, required=True)
     add("--out", type=Path, required=True)
@@ -81,6 +96,7 @@ def _amounts(add: Callable[..., Any]) -> None:
     add("--max-new-tokens", type=int, default=400)
     add("--limit", type=int, help="only the first prompts")
     add("--seed", type=int, default=1)
+    add("--workers", type=int, default=1, help="processes that answer side by side")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -121,7 +137,7 @@ def _corpus(o: argparse.Namespace) -> Any:
 def _regenerate(o: argparse.Namespace) -> Any:
     made = regenerate.regenerate(
         o.out, o.corpus, o.checkpoint, config=_config(o), temperature=o.temperature,
-        max_new_tokens=o.max_new_tokens, limit=o.limit, seed=o.seed,
+        max_new_tokens=o.max_new_tokens, limit=o.limit, seed=o.seed, workers=o.workers,
     )  # fmt: skip
     return regenerate.facts(made)
 
@@ -148,6 +164,29 @@ def _replay(o: argparse.Namespace) -> Any:
     for name, tau in taus.items():
         print(f"{name:16} tau {tau:.3f}", file=sys.stderr)
     return {"tau": taus, "mean": sum(float(r.tau) for r in found) / len(found)}
+
+
+def _compare(o: argparse.Namespace) -> Any:
+    found = {}
+    for path in o.suite or corpus.SUITES:
+        suite = Suite.load(path)
+        for temperature in o.temperature or (0.0, 1.0):
+            pairs = compare.compare(
+                o.checkpoint, o.head, suite, config=_config(o), temperature=temperature,
+                max_new_tokens=o.max_new_tokens, seed=o.seed,
+            )  # fmt: skip
+            title = f"{suite.name}, temperature {temperature:g}"
+            compare.say(pairs, title, lambda text: print(text, file=sys.stderr))
+            found[title] = compare.as_json(pairs)
+    return {"machine": machine(torch.device("cpu")), "head": export_sha256(o.head), "of": found}
+
+
+def _bounds(o: argparse.Namespace) -> Any:
+    found = bounds.measure(
+        o.checkpoint, Captured(o.capture), head=o.head, trained=o.trained, device=_device(o),
+        steps=o.steps, sequences=o.sequences,
+    )  # fmt: skip
+    return asdict(found) | {"binds": found.binds()}
 
 
 def _install(o: argparse.Namespace) -> Any:
@@ -202,7 +241,8 @@ def _object(text: str, option: str) -> dict[str, Any]:
 
 _STAGES: dict[str, Callable[[argparse.Namespace], Any]] = {
     "corpus": _corpus, "regenerate": _regenerate, "capture": _capture, "train": _train,
-    "replay": _replay, "install": _install, "rehearse": _rehearse,
+    "replay": _replay, "compare": _compare, "bounds": _bounds, "install": _install,
+    "rehearse": _rehearse,
 }  # fmt: skip
 
 

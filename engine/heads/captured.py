@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,6 +83,12 @@ class Captured:
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def only(self, number: int) -> Captured:
+        """The same capture, narrowed to one sequence."""
+        narrow = copy.copy(self)
+        narrow._places = self._places[number : number + 1]
+        return narrow
 
     def item(self, number: int) -> Item:
         """One sequence by its place."""

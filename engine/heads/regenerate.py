@@ -6,11 +6,15 @@ One line a sequence, written as soon as it is whole; an interrupted stage keeps 
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from engine.checkpoint import checkpoint_sha256
 from engine.config import EngineConfig
@@ -61,11 +65,13 @@ def regenerate(
     max_new_tokens: int,
     limit: int | None = None,
     seed: int = 1,
+    workers: int = 1,
 ) -> list[Sample]:
     """Answer the prompts of the corpus stage in `source` with the model of `checkpoint`.
 
     Every other prompt is answered greedily, the rest at `temperature`, so that a head meets both.
-    A reply ends with EOS or after `max_new_tokens`. Raises StageRefused for a corpus that is not
+    A reply ends with EOS or after `max_new_tokens`; `workers` processes answer side by side, and
+    what they say does not depend on how many they are. Raises StageRefused for a corpus that is not
     whole or a prompt that does not fit the context.
     """
     card = require(source, "corpus")
@@ -83,12 +89,13 @@ def regenerate(
         tokenizer = Tokenizer.load(checkpoint)
         given = [(p, tuple(p.encode(tokenizer))) for p in prompts]
         made = _resumed(out / FILE, given)
-        engine = Engine.load(checkpoint, config)
+        jobs = [
+            _Job(prompt, ids, _warmth(number, temperature), max_new_tokens, seed + number)
+            for number, (prompt, ids) in enumerate(given)
+        ]
         pace = Pace("regenerate", len(given), "sequences", len(made))
         with (out / FILE).open("a", encoding="utf-8") as lines:
-            for number, (prompt, ids) in enumerate(given[len(made) :], len(made)):
-                warmth = temperature if number // len(CATEGORIES) % 2 else 0.0
-                sequence = _answer(engine, prompt, ids, warmth, max_new_tokens, seed + number)
+            for sequence in _answers(checkpoint, config, jobs[len(made) :], workers):
                 lines.write(json.dumps(asdict(sequence)) + "\n")
                 lines.flush()
                 made.append(sequence)
@@ -113,15 +120,53 @@ def load(folder: Path) -> list[Sample]:
     return [_parse(line) for line in (folder / FILE).read_text(encoding="utf-8").splitlines()]
 
 
-def _answer(
-    engine: Engine,
-    prompt: corpus.Prompt,
-    ids: tuple[int, ...],
-    temperature: float,
-    limit: int,
-    seed: int,
-) -> Sample:
-    room = min(limit, engine.config.context - len(ids))
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A prompt to be answered, and how."""
+
+    prompt: corpus.Prompt
+    ids: tuple[int, ...]
+    temperature: float
+    limit: int
+    seed: int
+
+
+def _warmth(number: int, temperature: float) -> float:
+    """Rows of categories take turns: greedy, then at `temperature`."""
+    return temperature if number // len(CATEGORIES) % 2 else 0.0
+
+
+def _answers(
+    checkpoint: Path, config: EngineConfig, jobs: Sequence[_Job], workers: int
+) -> Iterator[Sample]:
+    """The answers in the order of the jobs."""
+    if workers < 2:
+        engine = Engine.load(checkpoint, config)
+        yield from (_answer(engine, job) for job in jobs)
+        return
+    # Forked, the children would inherit threads of the libraries that are loaded here.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _begin, (checkpoint, config)) as pool:
+        yield from pool.map(_answer_here, jobs)
+
+
+_engine: Engine | None = None  # of a worker process, loaded once
+
+
+def _begin(checkpoint: Path, config: EngineConfig) -> None:
+    global _engine
+    torch.set_num_threads(1)
+    _engine = Engine.load(checkpoint, config)
+
+
+def _answer_here(job: _Job) -> Sample:
+    assert _engine is not None
+    return _answer(_engine, job)
+
+
+def _answer(engine: Engine, job: _Job) -> Sample:
+    prompt, ids, temperature, seed = job.prompt, job.ids, job.temperature, job.seed
+    room = min(job.limit, engine.config.context - len(ids))
     if room < LEAST_REPLY:
         raise StageRefused(
             f"The prompt {prompt.id} of {len(ids)} tokens leaves no room for a reply in a context "

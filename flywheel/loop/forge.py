@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flywheel.box import host
 from flywheel.box.clock import Clock, utc_text
 from flywheel.box.lease import Lease
 from flywheel.display.panel import Display
@@ -135,7 +136,7 @@ class Forge:
             _Stage("regenerate", sequences, (
                 *device, "--corpus", str(corpus), "--out", str(sequences),
                 "--temperature", f"{heads.temperature:g}",
-                "--max-new-tokens", str(heads.max_new_tokens))),
+                "--max-new-tokens", str(heads.max_new_tokens), "--workers", str(host.cores()))),
             _Stage("capture", capture, (
                 *device, "--sequences", str(sequences), "--out", str(capture))),
             _Stage("train", self._arm(name), (

@@ -125,7 +125,7 @@ def test_an_interrupted_regeneration_goes_on_to_the_same_sequences(
     (again / "card.json").unlink()
     (again / regenerate.FILE).write_text(whole[: whole.index("\n") + 40])
     regenerate.regenerate(
-        again, prompts, TINY, config=CONFIG, temperature=1.0, max_new_tokens=40, limit=3
+        again, prompts, TINY, config=CONFIG, temperature=1.0, max_new_tokens=40, limit=3, workers=2
     )
     assert (again / regenerate.FILE).read_text() == whole
 

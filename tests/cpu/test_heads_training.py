@@ -12,7 +12,7 @@ import torch
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import CheckpointError, ConfigError
-from engine.heads import arm, equivalence, export, losses, replay
+from engine.heads import arm, bounds, compare, corpus, equivalence, export, losses, replay
 from engine.heads.__main__ import main
 from engine.heads.captured import Captured
 from engine.heads.equivalence import Agreement
@@ -21,7 +21,7 @@ from engine.heads.losses import Drafted, Slots
 from engine.heads.recipe import Recipe
 from engine.heads.stage import StageRefused, require
 from engine.heads.trainer import Trainer, train
-from engine.suite import ASSETS
+from engine.suite import ASSETS, Suite
 
 TINY = ASSETS / "tiny-v4"
 CPU = torch.device("cpu")
@@ -333,3 +333,49 @@ def test_replay_counts_the_rounds_that_the_engine_takes(captured: Path) -> None:
     found = replay.replay_all(head, data, 5, limit=1)[0]
     assert found.tokens == sum(len(c.tokens) for c in commits) - 1
     assert found.rounds == len(commits) - 1
+
+
+# -- figures -----------------------------------------------------------------------------------
+
+
+def test_two_heads_are_compared_on_equal_tokens_by_category(made: Path) -> None:
+    suite = Suite.load(corpus.SUITES[0])
+    prompts = ["agentic_format-0"]
+    for temperature in (0.0, 1.0):
+        pairs = compare.compare(
+            TINY, made, suite, config=EngineConfig(), temperature=temperature,
+            max_new_tokens=201, prompts=prompts,
+        )  # fmt: skip
+        assert [p.made for p in pairs] == [200]
+        assert 34 <= pairs[0].stock <= 200
+        assert 34 <= pairs[0].head <= 200
+    lines = compare.table(pairs)
+    assert [line.name for line in lines] == ["agentic_format", "all"]
+    assert compare.as_json(pairs)["lines"][0]["low"] is None
+
+
+def test_a_table_s_band_is_that_of_the_paired_difference() -> None:
+    pairs = [
+        compare.Pair(f"p{i}", "c", 120, stock, head)
+        for i, (stock, head) in enumerate([(60, 50), (40, 30), (30, 28)])
+    ]
+    line = compare.table(pairs)[-1]
+    assert (line.stock, line.head) == pytest.approx((3.0, (2.4 + 4 + 120 / 28) / 3))
+    apart = [0.4, 1.0, 120 / 28 - 4]
+    middle = sum(apart) / 3
+    half = 4.302653 * (sum((a - middle) ** 2 for a in apart) / 2 / 3) ** 0.5
+    assert (line.low, line.high) == pytest.approx((middle - half, middle + half))
+
+
+@pytest.mark.slow
+def test_bounds_tell_what_is_learned_by_heart_from_what_is_not(captured: Path) -> None:
+    found = bounds.measure(
+        TINY, Captured(captured), head=None, trained=2, device=CPU, steps=40, sequences=2
+    )
+    assert found.ceiling == 6.0
+    assert found.by_heart > found.by_heart_before
+    assert 0.3 < found.sure < 1
+    assert found.binds() in (
+        "the target's own doubt, or this architecture", "training: steps, rate or loss",
+        "the corpus",
+    )  # fmt: skip
