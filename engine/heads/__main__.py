@@ -10,23 +10,28 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from engine import lease
-from engine.config import EngineConfig
-from engine.errors import ConfigError, DeviceBusy, EngineError
-from engine.heads import arm, bounds, capture, compare, corpus, export, regenerate, replay
+from engine.errors import DeviceBusy, EngineError
+from engine.heads import (
+    arm,
+    capture,
+    corpus,
+    export,
+    figures,
+    regenerate,
+    replay,
+)
 from engine.heads.captured import Captured
 from engine.heads.head import Head
+from engine.heads.options import config_of, device_of, object_of
 from engine.heads.recipe import Recipe
 from engine.heads.source import EngineSource, ForwardSource, Source
-from engine.measure.heads import sha256 as export_sha256
-from engine.suite import ASSETS, Suite
-from engine.train.card import machine
+from engine.suite import ASSETS
 
 FREE = ("corpus", "install")  # stages that do not compute on the device
 
@@ -84,6 +89,14 @@ def parser() -> argparse.ArgumentParser:
     add("--trained", type=int, required=True, help="sequences that the head was trained on")
     add("--steps", type=int, default=200, help="of learning one sequence by heart")
     add("--sequences", type=int, default=8, help="replayed of each kind")
+    add = stage("retired", "tree drafting, and typical acceptance, which is LOSSY")
+    add("--capture", type=Path, required=True, help="of whose sequences trees are replayed")
+    add("--head", type=Path)
+    add("--tree", action="append", help="children a node by depth; 1,1,1,1,1 and others by default")
+    add("--suite", type=Path, default=corpus.SUITES[0])
+    add("--temperature", type=float, default=1.0)
+    add("--max-new-tokens", type=int, default=256)
+    add("--limit", type=int, default=16, help="sequences, and prompts of the suite")
     add = stage("install", "a checkpoint of its own with a head in it")
     add("--head", type=Path, required=True)
     add("--out", type=Path, required=True)
@@ -136,7 +149,7 @@ def _corpus(o: argparse.Namespace) -> Any:
 
 def _regenerate(o: argparse.Namespace) -> Any:
     made = regenerate.regenerate(
-        o.out, o.corpus, o.checkpoint, config=_config(o), temperature=o.temperature,
+        o.out, o.corpus, o.checkpoint, config=config_of(o.config), temperature=o.temperature,
         max_new_tokens=o.max_new_tokens, limit=o.limit, seed=o.seed, workers=o.workers,
     )  # fmt: skip
     return regenerate.facts(made)
@@ -150,13 +163,13 @@ def _capture(o: argparse.Namespace) -> Any:
 
 def _train(o: argparse.Namespace) -> Any:
     return arm.make(
-        o.out, o.capture, o.checkpoint, Recipe.parse(_object(o.recipe, "--recipe")),
-        device=_device(o), head=o.head, save_every=o.save_every,
+        o.out, o.capture, o.checkpoint, Recipe.parse(object_of(o.recipe, "--recipe")),
+        device=device_of(o.device), head=o.head, save_every=o.save_every,
     )  # fmt: skip
 
 
 def _replay(o: argparse.Namespace) -> Any:
-    head = Head(o.checkpoint, _device(o), head=o.head)
+    head = Head(o.checkpoint, device_of(o.device), head=o.head)
     found = replay.replay_all(
         head, Captured(o.capture), o.width or head.geometry.dspark_block_size, o.limit
     )
@@ -164,29 +177,6 @@ def _replay(o: argparse.Namespace) -> Any:
     for name, tau in taus.items():
         print(f"{name:16} tau {tau:.3f}", file=sys.stderr)
     return {"tau": taus, "mean": sum(float(r.tau) for r in found) / len(found)}
-
-
-def _compare(o: argparse.Namespace) -> Any:
-    found = {}
-    for path in o.suite or corpus.SUITES:
-        suite = Suite.load(path)
-        for temperature in o.temperature or (0.0, 1.0):
-            pairs = compare.compare(
-                o.checkpoint, o.head, suite, config=_config(o), temperature=temperature,
-                max_new_tokens=o.max_new_tokens, seed=o.seed,
-            )  # fmt: skip
-            title = f"{suite.name}, temperature {temperature:g}"
-            compare.say(pairs, title, lambda text: print(text, file=sys.stderr))
-            found[title] = compare.as_json(pairs)
-    return {"machine": machine(torch.device("cpu")), "head": export_sha256(o.head), "of": found}
-
-
-def _bounds(o: argparse.Namespace) -> Any:
-    found = bounds.measure(
-        o.checkpoint, Captured(o.capture), head=o.head, trained=o.trained, device=_device(o),
-        steps=o.steps, sequences=o.sequences,
-    )  # fmt: skip
-    return asdict(found) | {"binds": found.binds()}
 
 
 def _install(o: argparse.Namespace) -> Any:
@@ -200,48 +190,33 @@ def _rehearse(o: argparse.Namespace) -> Any:
         root = Path(folder)
         corpus.build(root / "corpus", o.checkpoint, per_category=1)
         regenerate.regenerate(
-            root / "sequences", root / "corpus", o.checkpoint, config=_config(o),
+            root / "sequences", root / "corpus", o.checkpoint, config=config_of(o.config),
             temperature=1.0, max_new_tokens=32, limit=2,
         )  # fmt: skip
         capture.capture(root / "capture", root / "sequences", o.checkpoint, _source(o), per_shard=1)
         recipe = Recipe.parse({"steps": 2, "batch": 1, "anchors": 2})
         metrics = arm.make(
-            root / "arm", root / "capture", o.checkpoint, recipe, device=_device(o), save_every=1
+            root / "arm",
+            root / "capture",
+            o.checkpoint,
+            recipe,
+            device=device_of(o.device),
+            save_every=1,
         )
         export.install(o.checkpoint, root / "arm", root / "installed")
     return {"rehearsed": True, "equivalence": metrics["equivalence"]}
 
 
-def _device(o: argparse.Namespace) -> torch.device:
-    try:
-        return torch.device(o.device)
-    except RuntimeError:
-        raise ConfigError(f"{o.device!r} is not a device; use cpu or cuda.") from None
-
-
 def _source(o: argparse.Namespace) -> Source:
-    if _device(o).type == "cuda":
-        return ForwardSource(o.checkpoint, _device(o))
-    return EngineSource(o.checkpoint, _config(o))
-
-
-def _config(o: argparse.Namespace) -> EngineConfig:
-    return EngineConfig.parse(_object(o.config, "--config"))
-
-
-def _object(text: str, option: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{option} is not valid JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{option} must be a JSON object; got {value!r}.")
-    return value
+    if device_of(o.device).type == "cuda":
+        return ForwardSource(o.checkpoint, device_of(o.device))
+    return EngineSource(o.checkpoint, config_of(o.config))
 
 
 _STAGES: dict[str, Callable[[argparse.Namespace], Any]] = {
     "corpus": _corpus, "regenerate": _regenerate, "capture": _capture, "train": _train,
-    "replay": _replay, "compare": _compare, "bounds": _bounds, "install": _install,
+    "replay": _replay, "compare": figures.compared, "bounds": figures.bounded, "install": _install,
+    "retired": figures.of_retired,
     "rehearse": _rehearse,
 }  # fmt: skip
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from fractions import Fraction
+from math import isfinite
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,12 +29,13 @@ from flywheel.errors import UsageError
 from flywheel.files import read_json
 
 if TYPE_CHECKING:
+    from flywheel.heads.ladder import Group, Rung
     from flywheel.heads.numbers import Standing
     from flywheel.ledger.rows import View
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None,
-    help="The draft heads: list, show, verify, add, pack, release.",
+    help="The draft heads: list, ladder, show, verify, add, pack, release.",
 )  # fmt: skip
 NameArgument = Annotated[str, typer.Argument(help="The head's name.")]
 OutOption = Annotated[Path, typer.Option("--out", help="The folder to make.")]
@@ -79,6 +84,85 @@ def list_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -
         table.add_row(head.name, Text(head.status), tau)
     console().print(table if heads else "no head was trained yet")
     return 0
+
+
+@app.command()
+def ladder(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -> int:
+    """Every arm with its verdict, the best one by category, and what each stage took.
+
+    Example: flywheel heads ladder
+    """
+    from flywheel.heads import ladder as rungs
+    from flywheel.heads.numbers import standings
+
+    view = _view(ledger_path(ledger))
+    found = rungs.ladder(view)
+    best = next((h.measured for h in standings(view) if found and h.name == found[0].name), None)
+    parts = {} if best is None else {
+        "suite": rungs.groups(best, held_out=False), "hold-out": rungs.groups(best, held_out=True),
+    }  # fmt: skip
+    times = rungs.stage_seconds(view)
+    if json_:
+        emit({
+            "arms": [_plain(rung) for rung in found],
+            "best": {name: [_plain(group) for group in lines] for name, lines in parts.items()},
+            "stage_seconds": {name: list(taken) for name, taken in times.items()},
+        })  # fmt: skip
+        return 0
+    out = console()
+    if not found:
+        out.print("no head was measured yet")
+        return 0
+    out.print(_arms(found))
+    for name, lines in parts.items():
+        if lines:
+            out.print(_by_category(f"{found[0].name}, {name}", lines))
+    out.print(_stages(times))
+    return 0
+
+
+def _arms(found: Sequence[Rung]) -> Table:
+    from flywheel.heads.ladder import percent
+
+    table = Table("arm", "tau", "gain over its incumbent", "hold-out", "verdict", box=None)
+    for rung in found:
+        held = "" if rung.held_out is None or rung.incumbent_held_out is None else (
+            f"{rung.held_out:.3f} ({rung.held_out - rung.incumbent_held_out:+.3f})"
+        )
+        table.add_row(
+            rung.name, f"{rung.tau:.3f}", Text(percent(rung.gain)), held, rung.status
+        )
+    return table
+
+
+def _by_category(title: str, lines: Sequence[Group]) -> Table:
+    from flywheel.heads.ladder import percent
+
+    table = Table(title, "prompts", "tau", "incumbent", "gain", box=None)
+    for line in lines:
+        table.add_row(
+            line.name, str(line.prompts), f"{line.tau:.3f}", f"{line.before:.3f}",
+            Text(percent(line.gain)),
+        )  # fmt: skip
+    return table
+
+
+def _stages(times: Mapping[str, Sequence[float]]) -> Table:
+    table = Table("stage", "times", "seconds, median", box=None)
+    for name, taken in times.items():
+        table.add_row(name, str(len(taken)), f"{median(taken):.1f}")
+    return table
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    """A row as JSON; a band without an end has none there."""
+    body = asdict(row)
+    gain = body.pop("gain")
+    return body | {
+        "log_gain": {
+            k: v if not isinstance(v, float) or isfinite(v) else None for k, v in gain.items()
+        }
+    }
 
 
 @app.command()

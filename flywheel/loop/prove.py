@@ -95,10 +95,11 @@ def prove(
     try:
         write_atomic(path, dump(dict(staged)))
         with _served(path, folder / "staged.log", command, stopped) as url:
+            model = _model(url)
             for name in wanted.prompts:
-                _ask(url, chats[name]["messages"], max_new_tokens)
+                _ask(url, model, chats[name]["messages"], max_new_tokens)
             seen = Signature(wanted.prompts, *_counted(url))
-    except (HeadError, OSError, ValueError) as error:
+    except (HeadError, OSError, ValueError, LookupError) as error:
         return Proof(wanted, None, f"it could not be asked: {error}")
     finally:
         path.unlink(missing_ok=True)
@@ -146,8 +147,14 @@ def _address(child: subprocess.Popen[bytes], log: Path, stopped: Callable[[], bo
     raise HeadError(f"the server was not ready within {READY_S:.0f} s")
 
 
-def _ask(url: str, messages: Any, max_new_tokens: int) -> None:
-    body = {"model": "any", "messages": messages, "temperature": 0, "max_tokens": max_new_tokens}
+def _model(url: str) -> str:
+    """What the server calls the model that it serves."""
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=ANSWER_S) as answer:
+        return str(json.loads(answer.read())["data"][0]["id"])
+
+
+def _ask(url: str, model: str, messages: Any, max_new_tokens: int) -> None:
+    body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": max_new_tokens}
     request = urllib.request.Request(
         f"{url}/v1/chat/completions", data=json.dumps(body).encode(),
         headers={"Content-Type": "application/json"},

@@ -12,7 +12,17 @@ import torch
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import CheckpointError, ConfigError
-from engine.heads import arm, bounds, compare, corpus, equivalence, export, losses, replay
+from engine.heads import (
+    arm,
+    bounds,
+    compare,
+    corpus,
+    equivalence,
+    export,
+    losses,
+    replay,
+    retired,
+)
 from engine.heads.__main__ import main
 from engine.heads.captured import Captured
 from engine.heads.equivalence import Agreement
@@ -21,7 +31,9 @@ from engine.heads.losses import Drafted, Slots
 from engine.heads.recipe import Recipe
 from engine.heads.stage import StageRefused, require
 from engine.heads.trainer import Trainer, train
+from engine.sampling import Sampling
 from engine.suite import ASSETS, Suite
+from engine.train.forward import Forward
 
 TINY = ASSETS / "tiny-v4"
 CPU = torch.device("cpu")
@@ -379,3 +391,38 @@ def test_bounds_tell_what_is_learned_by_heart_from_what_is_not(captured: Path) -
         "the target's own doubt, or this architecture", "training: steps, rate or loss",
         "the corpus",
     )  # fmt: skip
+
+
+# -- what was retired --------------------------------------------------------------------------
+
+
+def test_a_tree_of_single_branches_is_the_chain(captured: Path) -> None:
+    head, data = Head(TINY, CPU), Captured(captured)
+    forward = Forward(head.geometry, CPU, rounding=True)
+    for number in range(len(data)):
+        item = data.item(number)
+        chain = replay.replay(head, forward, item, 5)
+        assert retired.tree_replay(head, forward, item, (1,) * 5) == chain
+        wide = retired.tree_replay(head, forward, item, (3, 2, 1, 1, 1))
+        assert wide.rounds <= chain.rounds
+    assert retired.tree_rows((3, 2, 1)) == 3 + 6 + 6
+
+
+def test_typical_acceptance_is_lossy_says_so_and_needs_a_temperature() -> None:
+    engine = Engine.load(TINY, EngineConfig())
+    prompt = [0, *range(40, 90)]
+    found = retired.typical_decode(engine, "p", prompt, temperature=1.0, limit=60, seed=3)
+    exact = list(engine.generate(prompt, max_new_tokens=60,
+                                 sampling=Sampling(temperature=1.0, seed=3)))  # fmt: skip
+    assert found.rounds <= len(exact) - 1 or found.same < found.tokens
+    assert (found.same == found.tokens) == (found.taken == 0)
+    with pytest.raises(ConfigError, match="needs a temperature above 0"):
+        retired.typical_decode(engine, "p", prompt, temperature=0.0, limit=9, seed=3)
+
+
+def test_a_token_is_typical_by_how_sure_the_target_is() -> None:
+    sure, unsure = torch.tensor([9.0, 0.0, 0.0, 0.0]), torch.tensor([1.0, 0.9, 0.8, -9.0])
+    warm = Sampling(temperature=1.0)
+    assert not retired.is_typical(sure, 1, warm)
+    assert retired.is_typical(unsure, 2, warm)
+    assert not retired.is_typical(unsure, 3, warm)

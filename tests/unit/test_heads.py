@@ -499,6 +499,26 @@ def test_list_and_show_print_the_categories_first(
     assert flywheel("heads", "show", "none", "--ledger", str(ledger.path)) == 2
 
 
+def test_the_ladder_has_the_best_arm_first_and_its_categories(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("heads", "ladder", "--ledger", str(ledger.path))
+    assert flywheel(*words) == 0
+    assert "no head was measured yet" in capsys.readouterr().out
+    levers = [head("head.a"), head("head.b", anchor=0.0)]
+    for candidate in (steady, better(2)):
+        measure(ledger, plan.next_step(see(ledger), levers), candidate)
+    assert flywheel(*words, "--json") == 0
+    body = json.loads(capsys.readouterr().out)
+    assert [arm["name"] for arm in body["arms"]] == ["head.b-v0002", "head.a-v0001"]
+    assert [arm["status"] for arm in body["arms"]] == ["undecided", "rejected"]
+    assert [line["name"] for line in body["best"]["suite"]] == [*sorted(CATEGORIES), "all"]
+    assert body["best"]["hold-out"][-1]["prompts"] == len(HELD)
+    assert body["stage_seconds"]["train"] == [60.0, 60.0]
+    assert flywheel(*words) == 0
+    assert "stage" in capsys.readouterr().out
+
+
 def test_verify_fails_loudly(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
     forged(ledger, "mine")
     words = ("heads", "verify", "--full", "--ledger", str(ledger.path))
@@ -578,6 +598,8 @@ class H(BaseHTTPRequestHandler):
         asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.say("{}")
     def do_GET(self):
+        if self.path == "/v1/models":
+            return self.say('{"data": [{"id": "tiny"}]}')
         rounds = ROUNDS * len(asked)
         tokens = 32.0 * len(asked)
         self.say(f"flywheel_verifies_total {rounds}.0\\nflywheel_round_tokens_total {tokens}\\n")
