@@ -30,6 +30,7 @@ from flywheel.lever import Lever, fingerprint
 from flywheel.loop import entry, judge, plan, planned, prove
 from flywheel.loop.order import best_json, write_best
 from flywheel.loop.readjudicate import readjudicate
+from flywheel.report import heads_md
 from flywheel.run import lineage
 from flywheel.run.exit_status import ExitStatus
 from flywheel.run.parse import parse
@@ -517,6 +518,14 @@ def test_the_ladder_has_the_best_arm_first_and_its_categories(
     assert body["stage_seconds"]["train"] == [60.0, 60.0]
     assert flywheel(*words) == 0
     assert "stage" in capsys.readouterr().out
+
+
+def test_the_registry_lists_every_head_with_its_gain_in_tau(ledger: Ledger) -> None:
+    promoted(ledger, head())
+    text = heads_md.render(see(ledger))
+    assert "| head.a | `head: the default recipe` | 1 | +" in text
+    assert "promoted" in text
+    assert "No head arm" not in text
 
 
 def test_verify_fails_loudly(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
