@@ -78,7 +78,8 @@ def next_step(
     passed = None if closing or spent else confirmation(mine, ready)
     more = bool(ready) or passed is not None
     undo = None if closing or spent or more else ablation(view, best, effective or {})
-    if (anchor := _anchor(view, campaign, best, last=not more and undo is None)) is not None:
+    last = not more and undo is None
+    if timed and (anchor := _anchor(view, campaign, best, last=last)) is not None:
         return anchor
     if closing:
         return Stop("closing: told to finish")

@@ -75,7 +75,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
         suite=short,
         prompts=tuple(p["id"] for p in whole["prompts"]),
         max_new_tokens=201,
-        settings=HEADS,
+        settings=replace(HEADS, backoff_s=(0.0,)),
         timeout_s=900.0,
         first_config={"head": "bad"},
         heads=HeadOrder(command=(sys.executable, str(trainer))),
