@@ -15,7 +15,7 @@ from engine import synthetic
 from engine.errors import CheckpointError
 from engine.formats import decode_fp8, decode_mxfp4
 from engine.geometry import Geometry, synthetic_name
-from engine.weights import Weights, assemble, laid_out
+from engine.weights import DraftWeights, Weights, assemble, assemble_draft, laid_out
 
 _INDEX = "model.safetensors.index.json"
 _CHUNK_BYTES = 1 << 22
@@ -79,6 +79,25 @@ def load_weights(
         if stray is not None:
             raise CheckpointError(f"The head {head} holds {stray}, which is not an mtp.* tensor.")
         raw |= extra
+    return laid_out(assemble(_ready(raw, dtype, device, progress), geometry))
+
+
+def load_draft(head: Path, geometry: Geometry, *, dtype: torch.dtype) -> DraftWeights:
+    """Decode the head in a folder of a head or a checkpoint, on the CPU.
+
+    Errors are those of `load_weights`.
+    """
+    raw = {n: t for n, t in _read_all(head).items() if n.startswith("mtp.")}
+    return laid_out(assemble_draft(_ready(raw, dtype, "cpu", None), geometry))
+
+
+def _ready(
+    raw: dict[str, Tensor],
+    dtype: torch.dtype,
+    device: str,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, Tensor]:
+    """Every tensor decoded, proved finite, and where it is computed with."""
     decoded: dict[str, Tensor] = {}
     total = len(raw)
     for name, tensor in _decode(raw):
@@ -92,7 +111,7 @@ def load_weights(
         decoded[name] = tensor
         if progress is not None:
             progress(len(decoded), total)
-    return laid_out(assemble(decoded, geometry))
+    return decoded
 
 
 def _stays_float32(name: str) -> bool:

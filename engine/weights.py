@@ -190,6 +190,14 @@ def assemble(tensors: Mapping[str, Tensor], geometry: Geometry) -> Weights:
     return weights
 
 
+def assemble_draft(tensors: Mapping[str, Tensor], geometry: Geometry) -> DraftWeights:
+    """Group the `mtp.*` tensors of a draft head alone; errors as in `assemble`."""
+    claims = _Claims(tensors)
+    draft = _draft(claims, geometry)
+    claims.finish()
+    return draft
+
+
 def _draft(claims: _Claims, g: Geometry) -> DraftWeights:
     last = f"mtp.{g.draft_stages - 1}."
     taps = len(g.dspark_target_layer_ids) * g.hidden_size

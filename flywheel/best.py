@@ -32,6 +32,11 @@ class Best:
         return self.promotions[-1] if self.promotions else None
 
 
+def engine_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a configuration the engine is asked for as such; its head is a folder beside it."""
+    return {name: value for name, value in config.items() if name != "head"}
+
+
 def fold(view: View) -> Best:
     """Apply every standing promotion, oldest first. Canaries promote no configuration.
 
@@ -51,7 +56,7 @@ def fold(view: View) -> Best:
             current = variant.campaign_id
             config = _start(config, by_campaign[current].start_config, promotions)
         if decision.promoted and variant.purpose == "lever":
-            config.update(variant.lever.change)
+            config.update({name: variant.candidate[name] for name in variant.lever.change})
             promotions.append(decision.number)
     if current != campaign.id:
         config = _start(config, campaign.start_config, promotions)

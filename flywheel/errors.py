@@ -75,3 +75,7 @@ class LeaseError(FlywheelError):
 
 class LaunchError(FlywheelError):
     """A run could not be started."""
+
+
+class HeadError(FlywheelError):
+    """A draft head's archive is incomplete or damaged, or its training failed."""

@@ -97,11 +97,23 @@ class Lever:
         """
         return self.identity if self.kind == "patch" else f"{self.kind} {self.metric} {self.slow}"
 
+    def applied(self, incumbent: Mapping[str, object], variant_id: str) -> dict[str, object]:
+        """The candidate configuration of this lever as the variant of that id.
+
+        A head is named by who trains it: one recipe may be trained more than once.
+        """
+        if self.kind == "head" and not self.null:
+            return {**incumbent, "head": f"{self.name}-{variant_id}"}
+        return {**incumbent, **self.change}
+
     def label(self) -> str:
         """`field -> value`, as printed in reports."""
         if self.null:
             return "null (incumbent against itself)"
         name, value = next(iter(self.change.items()))
+        if isinstance(value, Mapping):
+            said = ", ".join(f"{k} {str(v).lower()}" for k, v in value.items())
+            return f"{name}: {said or 'the default recipe'}"
         return f"{name} -> {value if isinstance(value, str) else canonical(value)}"
 
 
@@ -121,6 +133,13 @@ def _check(lever: Lever) -> None:
         raise LeverError(
             f"lever {lever.name} changes {len(lever.change)} fields, not exactly {wanted}"
         )
+    if lever.kind == "head":
+        recipe = lever.change.get("head")
+        if not isinstance(recipe, Mapping) or lever.metric != "tau" or not lever.hot:
+            raise LeverError(
+                f"lever {lever.name} changes the head: its change is a recipe, it is judged on tau "
+                "and one load holds both heads"
+            )
     if not lever.null and not (lever.claim.strip() and lever.falsify.strip()):
         raise LeverError(f"lever {lever.name} needs a claim and what would falsify it")
     for name, gain in (("predicted_gain", lever.predicted_gain), ("ceiling", lever.ceiling)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 from flywheel import synthetic
 from flywheel.errors import RulerMismatch
@@ -42,6 +42,11 @@ class Ruler:
     metric_version: int = METRIC_VERSION
     width: int | None = None
     verify_policy: str | None = None
+
+    @property
+    def kind(self) -> tuple[str, int | None, str | None]:
+        """What rulers of one campaign may differ in: the metric, and what tau was measured at."""
+        return self.metric, self.width, self.verify_policy
 
     @property
     def identity(self) -> str:
@@ -82,7 +87,7 @@ def of_header(header: Header, name: str, *, metric: str = "ms_per_token") -> Rul
         suite_sha256=header.suite.sha256,
         prompts=header.plan.prompts,
         max_new_tokens=header.plan.max_new_tokens,
-        sampling="greedy, plain" if header.synthetic else "greedy",
+        sampling=_sampling(header),
         checkpoint_sha256=header.checkpoint.sha256,
         device=header.device.name,
         driver=header.device.driver,
@@ -90,7 +95,20 @@ def of_header(header: Header, name: str, *, metric: str = "ms_per_token") -> Rul
         clock_policy=header.clocks.policy,
         protocol=header.protocol,
         metric=metric,
+        width=_of_tau(header, metric, "draft_width"),
+        verify_policy=_of_tau(header, metric, "verify_policy"),
     )
+
+
+def _sampling(header: Header) -> str:
+    warm = header.plan.temperature
+    words = "greedy" if not warm else f"temperature {warm:g}, seed {header.plan.seed}"
+    return f"{words}, plain" if header.synthetic else words
+
+
+def _of_tau(header: Header, metric: str, field: str) -> Any:
+    """What tau depends on, of the first arm: arms of one ruler of tau share it."""
+    return header.arms[0].effective.get(field) if metric == "tau" else None
 
 
 class Measure(Protocol):

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flywheel.errors import UsageError
-from flywheel.files import read_json
+from flywheel.files import dump, read_json, write_atomic
+from flywheel.statistics.tau import HELD_OUT
 
 # A quick ruler measures the first prompt of every fifth category, from the fourth on: one of eight.
 QUICK_FROM, QUICK_STRIDE = 3, 5
 DEFAULT_SUITE = "tiny-v1"
+DEFAULT_HOLDOUT = "tiny-holdout-v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +62,24 @@ def load(path: Path) -> Suite:
     if len({identity for identity, _ in found}) != len(found):
         raise UsageError(f"the suite {path} names a prompt twice.")
     return Suite(path, str(body.get("name") or path.stem), tuple(found))
+
+
+def beside(path: Path, holdout: Path | None, folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """A suite with a hold-out in one file, so that one load measures both; and its prompts.
+
+    The file is made in `folder`; held-out prompts are named `holdout/...`, and categories stay
+    together. Without a hold-out the suite itself is the answer.
+    """
+    own = load(path)
+    if holdout is None:
+        return path, own.ids
+    more = load(holdout)
+    bodies = [read_json(p) or {} for p in (path, holdout)]
+    held = [{**entry, "id": HELD_OUT + str(entry["id"])} for entry in bodies[1]["prompts"]]
+    order = list(dict.fromkeys(category for _, category in (*own.prompts, *more.prompts)))
+    both = sorted([*bodies[0]["prompts"], *held], key=lambda e: order.index(e["category"]))
+    made = folder / f"{own.name}+{more.name}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{own.name}+{more.name}"
+    write_atomic(made, dump({"name": name, "version": bodies[0]["version"], "prompts": both}))
+    return made, tuple(str(entry["id"]) for entry in both)

@@ -10,6 +10,7 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.geometry import synthetic_name
+from engine.sampling import Sampling
 from engine.suite import Prompt, Suite
 
 PROTOCOL = 1
@@ -17,11 +18,12 @@ PROTOCOL = 1
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One configuration under a name."""
+    """One configuration under a name, and the draft head it drafts with: None is the plan's."""
 
     name: str
     requested: dict[str, Any]
     config: EngineConfig
+    head: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,12 @@ class Plan:
     seed: int
     mode: str
     heartbeat_s: float
+    temperature: float = 0.0
+
+    @property
+    def sampling(self) -> Sampling:
+        """How every arm's tokens are chosen, plain or speculative."""
+        return Sampling(temperature=self.temperature, seed=self.seed)
 
     @property
     def synthetic(self) -> bool:
@@ -101,6 +109,7 @@ class Plan:
             seed=_field(raw, "seed", int),
             mode=_field(raw, "mode", str),
             heartbeat_s=float(raw.get("heartbeat_s", 1.0)),
+            temperature=_temperature(raw.get("temperature", 0.0)),
         )
 
 
@@ -124,7 +133,16 @@ def _arm(item: Any) -> Arm:
     requested = item.get("config", {})
     if not isinstance(requested, dict):
         raise ConfigError(f"The config of arm {item['name']} must be an object.")
-    return Arm(item["name"], requested, EngineConfig.parse(requested))
+    head = item.get("head")
+    if head is not None and not isinstance(head, str):
+        raise ConfigError(f"The head of arm {item['name']} must be the path of a folder or null.")
+    return Arm(item["name"], requested, EngineConfig.parse(requested), Path(head) if head else None)
+
+
+def _temperature(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10:
+        raise ConfigError(f"temperature must be a number from 0 to 10; got {value!r}.")
+    return float(value)
 
 
 def _check_drafts(checkpoint: Path, arms: tuple[Arm, ...]) -> None:

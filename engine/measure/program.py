@@ -16,8 +16,8 @@ import torch
 import engine
 from engine import synthetic
 from engine.checkpoint import checkpoint_sha256
-from engine.engine import Commit, Engine
-from engine.measure import provenance
+from engine.engine import Commit
+from engine.measure import heads, provenance
 from engine.measure.journal import Journal
 from engine.measure.plan import PROTOCOL, Arm, Plan
 from engine.profile.decode import decode
@@ -73,7 +73,9 @@ class Program:
         checkpoint = checkpoint_sha256(plan.checkpoint, plan.head)
         source = provenance.source_sha256()
         started = time.perf_counter_ns()
-        self._engine = Engine.load(plan.checkpoint, plan.arms[0].config, head=plan.head)
+        self._heads = heads.hashes(plan)
+        self._engines = heads.engines(plan)
+        self._engine = next(iter(self._engines.values()))
         prompts = self._prompts()
         load_ns = time.perf_counter_ns() - started
         self._start(checkpoint, source)
@@ -98,7 +100,13 @@ class Program:
             checkpoint_sha256=checkpoint_sha256(plan.checkpoint, plan.head),
             source_sha256=provenance.source_sha256(),
             suite_sha256=Suite.load(plan.suite_path).sha256,
+            heads=heads.hashes(plan),
         )
+
+    def _use(self, arm: Arm) -> None:
+        """Take the engine that has the arm's head, in the arm's configuration."""
+        self._engine = self._engines[arm.head]
+        self._engine.reconfigure(arm.config)
 
     def _prompts(self) -> list[tuple[Prompt, list[int]]]:
         """Every prompt with its tokens; random ones, as many, where no text means anything."""
@@ -114,14 +122,14 @@ class Program:
         plan = self._plan
         arms = []
         for arm in plan.arms:
-            self._engine.reconfigure(arm.config)
-            effective = self._engine.config
+            self._use(arm)
+            effective = heads.effective(self._engine.config, self._heads.get(arm.name))
             arms.append(
                 {
                     "name": arm.name,
                     "requested": arm.requested,
-                    "effective": effective.canonical(),
-                    "fingerprint": effective.fingerprint(),
+                    "effective": effective,
+                    "fingerprint": heads.fingerprint(effective),
                 }
             )
         revision, dirty = provenance.revision()
@@ -155,13 +163,14 @@ class Program:
                 "prompts": [prompt.id for prompt in plan.prompts],
                 "max_new_tokens": plan.max_new_tokens,
                 "seed": plan.seed,
+                "temperature": plan.temperature,
             },
             arms=arms,
         )
 
     def _warm(self, arm: Arm, ids: list[int]) -> None:
         """Run every shape that will be timed once, so that no compilation or first touch is."""
-        self._engine.reconfigure(arm.config)
+        self._use(arm)
         self._verify_ns(ids, repeats=1)
         self._generate(ids, plain=False, limit=_WARM_TOKENS)
 
@@ -170,7 +179,7 @@ class Program:
         prompt, ids = first
         expected: int | None = None
         for arm in self._plan.arms:
-            self._engine.reconfigure(arm.config)
+            self._use(arm)
             token = self._generate(ids, plain=True, limit=1).tokens[0]
             expected = token if expected is None else expected
             self._emit(
@@ -186,7 +195,7 @@ class Program:
         plan = self._plan
         arms = {arm.name: arm for arm in plan.arms}
         for name in plan.plain_arms:
-            self._engine.reconfigure(arms[name].config)
+            self._use(arms[name])
             plain = self._generate(ids, plain=True)
             self._plain[name, prompt.id] = plain.tokens
             self._emit(
@@ -241,8 +250,10 @@ class Program:
         """
         running: list[tuple[int, Iterator[Commit]]] = []
         for arm in arms:
-            self._engine.reconfigure(arm.config)
-            commits = self._engine.generate(ids, max_new_tokens=self._plan.max_new_tokens)
+            self._use(arm)
+            commits = self._engine.generate(
+                ids, max_new_tokens=self._plan.max_new_tokens, sampling=self._plan.sampling
+            )
             running.append((self._engine.config.threads, commits))
         found: list[list[Commit]] = [[] for _ in arms]
         produced = [0 for _ in arms]
@@ -276,13 +287,13 @@ class Program:
         )
 
     def _step_costs(self, arm: Arm, ids: list[int]) -> None:
-        self._engine.reconfigure(arm.config)
+        self._use(arm)
         for width, ns in self._verify_ns(ids, _STEP_REPEATS).items():
             self._emit("step_cost", arm=arm.name, width=width, ns=ns)
 
     def _phases(self, arm: Arm, ids: list[int]) -> None:
         """Where the time of a plain step goes, and what each phase has left to gain."""
-        self._engine.reconfigure(arm.config)
+        self._use(arm)
         if self._engine.config.compile != "off":
             self._journal.say(f"arm {arm.name} is compiled: its blocks have no phases to time")
             return
@@ -301,7 +312,10 @@ class Program:
     def _generate(self, ids: list[int], *, plain: bool, limit: int | None = None) -> Generation:
         commits = list(
             self._engine.generate(
-                ids, max_new_tokens=limit or self._plan.max_new_tokens, speculative=not plain
+                ids,
+                max_new_tokens=limit or self._plan.max_new_tokens,
+                sampling=self._plan.sampling,
+                speculative=not plain,
             )
         )
         return summarise(commits)

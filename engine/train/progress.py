@@ -25,6 +25,7 @@ class Progress:
     name: str
     tokens_per_step: int
     every_s: float = 10.0
+    unit: str = "tok"
     history: list[dict[str, float]] = field(default_factory=list)
     _sums: dict[str, Tensor] = field(default_factory=dict)
     _count: int = 0
@@ -56,7 +57,7 @@ class Progress:
         shown = " ".join(f"{name} {value:.4f}" for name, value in means.items())
         say(
             f"{self.name} {now - self._started_s:6.1f}s step {step:6d} {fraction:6.1%} {shown} "
-            f"lr x{factor:.3f} {rate / 1e3:.1f}k tok/s {extra}".rstrip()
+            f"lr x{factor:.3f} {rate / 1e3:.1f}k {self.unit}/s {extra}".rstrip()
         )
         self._sums.clear()
         self._count, self._since_s = 0, time.monotonic()

@@ -17,6 +17,7 @@ import typer
 from flywheel.cli import (
     chat as cli_chat,
     daemon as cli_daemon,
+    heads as cli_heads,
     imports as cli_import,
     ledger as cli_ledger,
     levers as cli_levers,
@@ -59,6 +60,7 @@ cli_levers.app.command("reopen")(cli_steer.reopen)
 cli_levers.app.command("why-next")(cli_steer.why_next)
 app.add_typer(cli_levers.app, name="levers")
 app.add_typer(cli_ledger.app, name="ledger")
+app.add_typer(cli_heads.app, name="heads")
 app.add_typer(cli_import.app, name="import")
 cli_report.app.command("width")(cli_width.width)
 app.add_typer(cli_report.app, name="report")
@@ -83,6 +85,16 @@ def run(
     ] = False,
     checkpoint: CheckpointOption = None,
     suite_file: SuiteOption = None,
+    holdout: Annotated[
+        Path | None,
+        typer.Option("--holdout", help="Prompts that guard heads; the embedded suite has its own."),
+    ] = None,
+    head_prompts: Annotated[
+        int, typer.Option("--head-prompts", min=1, help="Prompts a category that heads learn from.")
+    ] = 16,
+    head_recipe: Annotated[
+        str, typer.Option("--head-recipe", help="JSON that every head's recipe begins with.")
+    ] = "{}",
     budget_hours: Annotated[
         float | None, typer.Option("--budget-hours", min=0.001, max=1e4, help="Stop after so long.")
     ] = None,
@@ -96,6 +108,9 @@ def run(
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Try only this lever; may be repeated.")
     ] = None,
+    heads: Annotated[
+        bool, typer.Option("--heads", help="Try only draft heads: train, archive, measure, judge.")
+    ] = False,
     new_campaign: Annotated[
         bool,
         typer.Option("--new-campaign", help="Declare a new epoch."),
@@ -128,6 +143,8 @@ def run(
     """
     options = {
         "quick": quick, "checkpoint": checkpoint, "suite": suite_file,
+        "holdout": holdout, "head_prompts": head_prompts, "head_recipe": head_recipe,
+        "heads": heads,
         "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
         "only": only, "new_campaign": new_campaign, "canaries": canaries or None, "start": start,
         "notify": notify,
@@ -141,6 +158,10 @@ def run(
         quick=quick,
         checkpoint=checkpoint,
         suite_file=suite_file,
+        holdout=holdout,
+        head_prompts=head_prompts,
+        head_recipe=head_recipe,
+        heads=heads,
         budget_hours=budget_hours,
         budget_runs=budget_runs,
         window=window,

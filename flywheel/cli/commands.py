@@ -6,6 +6,7 @@ Apart from ``cli`` so that ``flywheel stop`` and ``--help`` answer without loadi
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import sys
@@ -32,11 +33,12 @@ from flywheel.errors import FlywheelError, UsageError
 from flywheel.ledger import views
 from flywheel.lever import Lever
 from flywheel.loop import daemon
-from flywheel.loop.order import Order, Session, best_json
+from flywheel.loop.order import HEADS_COMMAND, HeadOrder, Order, Session, best_json
 from flywheel.report import gather, tables
 from flywheel.report.document import Document
 from flywheel.run import launch
-from flywheel.statistics.campaign import FULL, QUICK
+from flywheel.serve.server import SERVER_COMMAND
+from flywheel.statistics.campaign import FULL, HEADS, QUICK
 
 QUICK_TOKENS, FULL_TOKENS = 208, 256
 QUICK_BUDGET_S = 14 * 60.0
@@ -44,6 +46,8 @@ QUICK_TIMEOUT_S, FULL_TIMEOUT_S = 600.0, 3600.0
 ENGINE_VARIABLE = "FLYWHEEL_ENGINE"
 PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
 PROFILE_COMMAND = (sys.executable, "-m", "engine.profile")
+SERVER_VARIABLE = "FLYWHEEL_SERVER"
+HEADS_VARIABLE = "FLYWHEEL_HEADS"
 
 
 def run(
@@ -52,6 +56,10 @@ def run(
     quick: bool,
     checkpoint: Path | None,
     suite_file: Path | None,
+    holdout: Path | None,
+    head_prompts: int,
+    head_recipe: str,
+    heads: bool,
     budget_hours: float | None,
     budget_runs: int | None,
     window: str | None,
@@ -70,13 +78,15 @@ def run(
 
     def all_now(view: views.View) -> tuple[Lever, ...]:
         levers = chosen(cli_levers.with_declared(path, view), only)
+        if heads:
+            return tuple(lever for lever in levers if lever.kind == "head")
         return tuple(lever for lever in levers if only or not (quick and lever.slow))
 
     # A mistake in what is declared is said at once.
     levers = chosen(cli_levers.known(path), only)
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
-    settings = QUICK if quick else FULL
+    settings = HEADS if heads else QUICK if quick else FULL
     # Canaries are counted, however long that takes.
     budget_s = QUICK_BUDGET_S if quick and not canaries else None
     order = Order(
@@ -96,6 +106,14 @@ def run(
         notify=cli_notify.targets(notify),
         new_campaign=new_campaign,
         first_config=first_config,
+        holdout=holdout_path(holdout, suite_file),
+        heads=HeadOrder(
+            prompts=head_prompts,
+            recipe=recipe_of(head_recipe),
+            device="cuda" if first_config.get("backend") == "triton" else "cpu",
+            command=command_from(HEADS_VARIABLE, HEADS_COMMAND),
+        ),
+        server_command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
     )
     clock = SystemClock()
     began_s = clock.monotonic_s()
@@ -211,6 +229,26 @@ def suite_path(given: Path | None) -> Path:
     """The suite's file, absolute."""
     default = suite.engine_assets() / "suites" / f"{suite.DEFAULT_SUITE}.json"
     return (given or default).expanduser().resolve()
+
+
+def holdout_path(given: Path | None, suite_file: Path | None) -> Path | None:
+    """The hold-out's file: the one given, else the embedded suite's own beside that suite."""
+    if given is not None:
+        return suite.load(given.expanduser().resolve()).path
+    if suite_file is not None:
+        return None
+    return suite.engine_assets() / "suites" / f"{suite.DEFAULT_HOLDOUT}.json"
+
+
+def recipe_of(text: str) -> dict[str, object]:
+    """The JSON object of `--head-recipe`; what its fields mean is the trainer's business."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--head-recipe is not valid JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise UsageError("--head-recipe must be a JSON object.")
+    return value
 
 
 def command_from(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,7 +15,12 @@ from rich.text import Text
 from flywheel import synthetic
 from flywheel.box.clock import SystemClock, Window
 from flywheel.cli import levers as cli_levers
-from flywheel.cli.commands import checkpoint_path, command_from, measured_checkpoint
+from flywheel.cli.commands import (
+    SERVER_VARIABLE,
+    checkpoint_path,
+    command_from,
+    measured_checkpoint,
+)
 from flywheel.cli.terminal import console, emit, error_console
 from flywheel.display.panel import forgiven
 from flywheel.errors import UsageError
@@ -24,7 +29,6 @@ from flywheel.serve.chosen import Chosen, decision_number
 from flywheel.serve.hosting import Asked, Host, Order
 from flywheel.serve.server import SERVER_COMMAND, Server
 
-SERVER_VARIABLE = "FLYWHEEL_SERVER"
 KEY_VARIABLE = "FLYWHEEL_API_KEY"
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from flywheel.display.panel import STYLES, Display
 from flywheel.loop import plan
 from flywheel.loop.judge import Entered
 from flywheel.run.ingest import Ingested
 from flywheel.run.manifest import Manifest
 from flywheel.statistics.band import gain_fraction
+from flywheel.statistics.block import BlockEstimate
 from flywheel.statistics.decide import Verdict
 
 
@@ -33,14 +36,19 @@ def finished(display: Display, manifest: Manifest, got: Ingested, entered: Enter
         said = "; ".join(one.sentence for one in entered.screened)
         display.say(f"{run_id}  ok: {said}, {_took(got)}")
     elif entered.estimate is not None:
-        saved = gain_fraction(entered.estimate.gain) * 100
-        display.say(f"{run_id}  ok: {saved:+.2f} % of the time saved, {_took(got)}")
+        display.say(f"{run_id}  ok: {_gain(entered.estimate)}, {_took(got)}")
     else:
         display.say(f"{run_id}  ok: a load of its block, {_took(got)}")
     if entered.verdict is not None:
         _verdict(display, manifest, entered.verdict)
     for sentence in entered.findings:
         display.say(f"finding: {sentence}")
+
+
+def _gain(estimate: BlockEstimate) -> str:
+    if estimate.metric == "tau":
+        return f"tau {math.expm1(estimate.gain) * 100:+.2f} %"
+    return f"{gain_fraction(estimate.gain) * 100:+.2f} % of the time saved"
 
 
 def _took(got: Ingested) -> str:

@@ -13,9 +13,7 @@ from sqlalchemy import Connection
 
 _FOLDER = Path(__file__).parent / "sql"
 # The file that brings a ledger to this version from the one before.
-STEPS: Mapping[int, Path] = {
-    version: _FOLDER / f"to-{version}.sql" for version in (2, 3, 4, 5, 6, 7, 8)
-}
+STEPS: Mapping[int, Path] = {version: _FOLDER / f"to-{version}.sql" for version in range(2, 10)}
 
 
 def migrate(connection: Connection, version: int, wanted: int) -> None:

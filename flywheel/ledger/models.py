@@ -266,6 +266,19 @@ block_guard = _table(
     *_finite("effect"),
 )
 
+# Of heads the prompt is the sample: rounds of both arms for the same tokens.
+block_prompt = _table(
+    "block_prompt",
+    Column("block_id", Text, ForeignKey("block.block_id"), primary_key=True),
+    Column("prompt", Text, primary_key=True),
+    Column("category", Text, nullable=False),
+    Column("held_out", Integer, nullable=False),
+    Column("made", Integer, nullable=False),
+    Column("incumbent", Integer, nullable=False),
+    Column("candidate", Integer, nullable=False),
+    CheckConstraint("made > 0 AND incumbent > 0 AND candidate > 0"),
+)
+
 screen_plan = _table(
     "screen_plan",
     Column("block_id", Text, ForeignKey("block_plan.id"), primary_key=True),
@@ -383,6 +396,29 @@ proposal = _table(
     Column("because", Text, nullable=False),
     Column("profile_id", Integer, ForeignKey("profile.id")),
     Column("created_utc", Text, nullable=False),
+)
+
+# A draft head in the archive: its weights, metrics and log lie in heads/NAME, whole for ever.
+head = _table(
+    "head",
+    Column("name", Text, primary_key=True),
+    Column("variant_id", Text, ForeignKey("variant.id")),
+    Column("weights_sha256", Text, nullable=False),
+    _json("card"),
+    Column("created_utc", Text, nullable=False),
+)
+
+# What came of putting a head into service: live, or taken back, with the proof that was asked for.
+head_stage = _table(
+    "head_stage",
+    Column("id", Integer, primary_key=True),
+    Column("head", Text, ForeignKey("head.name"), nullable=False),
+    Column("decision_id", Integer, ForeignKey("decision.id"), nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    _json("signature"),
+    Column("created_utc", Text, nullable=False),
+    _one_of("outcome", ("live", "rolled_back")),
 )
 
 halt = _table(

@@ -16,10 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flywheel.best import Best, fold
-from flywheel.errors import LedgerError, UsageError
+from flywheel.errors import HeadError, LedgerError, UsageError
+from flywheel.files import read_json
+from flywheel.heads import archive, record
+from flywheel.heads.archive import proof_file
 from flywheel.ledger import place, views
 from flywheel.ledger.store import Ledger
-from flywheel.loop import entry, planned
+from flywheel.loop import entry, judge, planned
 from flywheel.loop.step import NextBlock
 from flywheel.run import launch, lineage
 from flywheel.run.ingest import Ingested, ingest
@@ -41,6 +44,11 @@ class _Run:
     folder: Path
     manifest: Manifest
     lineage: Lineage
+
+    @property
+    def heads(self) -> Path:
+        """The archive beside the run directories."""
+        return self.folder.parent.parent / archive.FOLDER
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -99,13 +107,42 @@ def _enter(ledger: Ledger, run: _Run) -> str | None:
     end = entry.left(run.folder)
     now_utc = run.manifest.created_utc
     _plan(ledger, run.lineage, now_utc)
+    if run.lineage.step.lever.kind == "head":
+        _keep(ledger, run)
     planned.start_run(ledger, run.manifest, slot=run.manifest.load_index, now_utc=now_utc)
     got = ingest(run.folder, run.manifest, state)
     if end is not None and end.outcome != "ok":
         # The loop saw why: another process on the device, a budget, a person.
         got = Ingested(end, got.text, None, None)
     entry.enter(ledger, run.manifest.run_id, got, now_utc=got.end.ended_utc)
+    if run.lineage.step.lever.kind == "head":
+        _settle(ledger, run, got.end.ended_utc)
     return None
+
+
+def _keep(ledger: Ledger, run: _Run) -> None:
+    """Enter the archived head that a run measured; LedgerError when the archive has lost it."""
+    step = run.lineage.step
+    try:
+        card = archive.card_of(run.heads, str(step.candidate["head"]))
+    except HeadError as error:
+        raise LedgerError(f"run {run.manifest.run_id} measured a head that is gone: {error}") from (
+            error
+        )
+    record.enter(ledger, card, step.variant_id)
+
+
+def _settle(ledger: Ledger, run: _Run, now_utc: str) -> None:
+    """Decide a head as its proof in service did; the archive holds the proof's word."""
+    step = run.lineage.step
+    told = read_json(run.heads / str(step.candidate["head"]) / proof_file(run.manifest.run_id))
+    with ledger.reading() as connection:
+        variant = views.load(connection).variant(step.variant_id)
+    if told is None or variant.decision is not None or not variant.measured:
+        return
+    signature = {name: told[name] for name in ("wanted", "seen")}
+    service = judge.Service(bool(told["holds"]), str(told["detail"]), signature)
+    judge.settle_head(ledger, step.variant_id, service, now_utc=now_utc)
 
 
 def _plan(ledger: Ledger, told: Lineage, now_utc: str) -> None:

@@ -84,6 +84,29 @@ class BlockRow:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadRow:
+    """A draft head in the archive; `variant_id` is None for one that no campaign trained."""
+
+    name: str
+    variant_id: str | None
+    weights_sha256: str
+    card: Mapping[str, Any]
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """A head that was put into service by a decision, or taken back at once; and the proof."""
+
+    head: str
+    decision: int
+    outcome: str
+    detail: str
+    signature: Mapping[str, Any]
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRow:
     """A decision as recorded. `number` is its key; `mean`, `low`, `high` are log gains."""
 
@@ -286,6 +309,8 @@ class View:
     phases: tuple[PhaseRow, ...] = ()
     profiles: tuple[ProfileRow, ...] = ()
     proposals: tuple[ProposalRow, ...] = ()
+    heads: tuple[HeadRow, ...] = ()
+    stages: tuple[StageRow, ...] = ()
 
     @property
     def campaign(self) -> CampaignRow | None:

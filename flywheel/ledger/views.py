@@ -20,15 +20,17 @@ from flywheel.ledger.rows import (
     CampaignRow,
     DecisionRow,
     FindingRow,
+    HeadRow,
     RunRow,
     ScreenRow,
+    StageRow,
     VariantRow,
     View,
 )
 from flywheel.lever import Lever
 from flywheel.ruler import Ruler
 from flywheel.run.measurement import Measurement
-from flywheel.statistics.block import BlockEstimate
+from flywheel.statistics.block import BlockEstimate, PromptRounds
 from flywheel.statistics.campaign import Settings
 from flywheel.statistics.decide import Rule
 from flywheel.statistics.screen import Screened
@@ -60,6 +62,15 @@ def load(connection: Connection) -> View:
         phases=phases.entered(connection),
         profiles=phases.profiles(connection),
         proposals=phases.proposals(connection),
+        heads=tuple(
+            HeadRow(r.name, r.variant_id, r.weights_sha256, json.loads(r.card), r.created_utc)
+            for r in connection.execute(select(models.head).order_by(literal_column("rowid")))
+        ),
+        stages=tuple(
+            StageRow(r.head, r.decision_id, r.outcome, r.detail, json.loads(r.signature),
+                     r.created_utc)
+            for r in connection.execute(select(models.head_stage).order_by(models.head_stage.c.id))
+        ),
     )
 
 
@@ -101,7 +112,7 @@ def _runs(connection: Connection) -> dict[str, list[RunRow]]:
 
 def _blocks(connection: Connection, runs: Mapping[str, list[RunRow]]) -> dict[str, list[BlockRow]]:
     estimates = {r.block_id: r for r in connection.execute(select(models.block))}
-    guards = _guards(connection)
+    guards, by_prompt = _guards(connection), _by_prompt(connection)
     mates = {r.block_id: r.mate_id for r in connection.execute(select(models.screen_plan))}
     answers = _screens(connection)
     known = {run.id: run for found in runs.values() for run in found}
@@ -115,7 +126,9 @@ def _blocks(connection: Connection, runs: Mapping[str, list[RunRow]]) -> dict[st
             BlockRow(
                 r.serial, r.id, r.variant_id, r.number, bool(r.hot), r.pattern, r.seed, r.why,
                 runs=tuple(runs.get(r.id, ())),
-                estimate=_estimate(measured, guards.get(r.id, ())) if measured else None,
+                estimate=_estimate(measured, guards.get(r.id, ()), by_prompt.get(r.id, ()))
+                if measured
+                else None,
                 ruler_id=measured.ruler_id if measured else None,
                 source_sha256=measured.source_sha256 if measured else None,
                 void_code=void.code if void else None,
@@ -136,6 +149,15 @@ def _guards(connection: Connection) -> dict[str, tuple[tuple[str, float], ...]]:
     return {block_id: tuple(pairs) for block_id, pairs in out.items()}
 
 
+def _by_prompt(connection: Connection) -> dict[str, tuple[PromptRounds, ...]]:
+    table, out = models.block_prompt, defaultdict(list)
+    for r in connection.execute(select(table).order_by(table.c.block_id, table.c.prompt)):
+        out[r.block_id].append(
+            PromptRounds(r.prompt, r.category, bool(r.held_out), r.made, r.incumbent, r.candidate)
+        )
+    return {block_id: tuple(rows) for block_id, rows in out.items()}
+
+
 def _screens(connection: Connection) -> dict[str, list[ScreenRow]]:
     out: dict[str, list[ScreenRow]] = defaultdict(list)
     for r in connection.execute(select(models.screen).order_by(models.screen.c.variant_id)):
@@ -146,13 +168,16 @@ def _screens(connection: Connection) -> dict[str, list[ScreenRow]]:
     return out
 
 
-def _estimate(row: Any, guards: tuple[tuple[str, float], ...]) -> BlockEstimate:
+def _estimate(
+    row: Any, guards: tuple[tuple[str, float], ...], by_prompt: tuple[PromptRounds, ...]
+) -> BlockEstimate:
     return BlockEstimate(
         effect=row.effect, contrast=row.contrast, within_sd=row.within_sd, prompts=row.prompts,
         level_log_ms=row.level_log_ms, metric=row.metric, prompt_sd=row.prompt_sd,
         loads=row.loads, tokens=row.tokens,
         categories=tuple((name, value) for name, value in json.loads(row.categories)),
         guards=guards,
+        by_prompt=by_prompt,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flywheel.best import Best
+from flywheel.best import Best, engine_part
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.lever import Lever, canonical
 from flywheel.statistics.band import Band
@@ -76,7 +76,7 @@ def _reverse(
     assert decision is not None
     if lever.kind != "config" or name is None or best.config.get(name) != lever.change[name]:
         return None
-    before = {**effective.get(canonical(dict(variant.incumbent)), {}), **variant.incumbent}
+    before = {**effective.get(canonical(engine_part(variant.incumbent)), {}), **variant.incumbent}
     if name not in before:
         return None
     return Lever(

@@ -65,7 +65,8 @@ def _priced(view: View, campaign: CampaignRow, best: Best, lever: Lever) -> Pric
     if lever.ceiling is None:
         return None
     rule, past = campaign.settings.rule, _spread(view, campaign, lever, hot=lever.hot)
-    place = (lever, variant_id(view), dict(best.config), {**best.config, **lever.change})
+    variant = variant_id(view)
+    place = (lever, variant, dict(best.config), lever.applied(best.config, variant))
     said = f"its ceiling of {lever.ceiling * 100:.2g} % is under"
     if lever.ceiling < rule.delta_min:
         bar = rule.delta_min * 100
@@ -89,10 +90,12 @@ def _screen_step(
 
     A cold candidate is screened together with another one that is built and booted alike. A hot one
     is screened when levers that differ only in a number are to choose among themselves, or when
-    more levers wait than there are tests left.
+    more levers wait than there are tests left. A head is never: its trial is one load.
     """
     why, rest = order[0].why, [o.candidate.lever for o in order[1:] if not o.candidate.confirm]
     lever, mine = order[0].candidate.lever, view.of_campaign(campaign.id)
+    if lever.kind == "head":
+        return None
     family = [x for x in rest if x.group == lever.group]
     if lever.hot:
         begun = any(v.waiting and v.lever.group == lever.group for v in mine)
@@ -112,7 +115,7 @@ def _screen_step(
         return calibrate(view, campaign, nulls, best, hot=False)
     step = first_of(view, campaign, best, lever, "lever", f"screen, with {mates[0].name}: {why}")
     second = f"v{int(step.variant_id[1:]) + 1:04d}"
-    mate = Mate(second, mates[0], {**best.config, **mates[0].change})
+    mate = Mate(second, mates[0], mates[0].applied(best.config, second))
     return replace(step, screen=True, pattern="ABBA", mate=mate)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flywheel.best import Best
+from flywheel.best import Best, engine_part
 from flywheel.ledger.rows import SteeringRow, VariantRow, View
 from flywheel.lever import Lever, canonical
 
@@ -52,7 +52,7 @@ def admit(
     kinds: Collection[str],
 ) -> tuple[tuple[Candidate, ...], tuple[Ineligible, ...]]:
     """Split the declared levers into those that may run and those that may not."""
-    resolved = {**effective.get(canonical(dict(best.config)), {}), **best.config}
+    resolved = {**effective.get(canonical(engine_part(best.config)), {}), **best.config}
     ready: list[Candidate] = []
     refused: list[Ineligible] = []
     seen: dict[str, Lever] = {}

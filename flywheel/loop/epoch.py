@@ -35,7 +35,7 @@ def ends(
     if campaign.box != box:
         return f"it was measured on another box ({campaign.box}), and this is {box}"
     for what, asked in (("checkpoint", order.checkpoint), ("suite", order.suite)):
-        if last is not None and last.get(what) != str(asked):
+        if last is not None and last.get(f"of_{what}", last.get(what)) != str(asked):
             return f"another {what} was asked for: {asked}"
     mine = {run.id for v in view.of_campaign(campaign.id) for b in v.blocks for run in b.runs}
     changed = [code for code, run_id in settled if code in NEW_RULER and run_id in mine]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flywheel.box.clock import Clock, count, utc_text
 from flywheel.loop.judge import Entered
@@ -13,6 +13,7 @@ from flywheel.notify.notice import Notice
 from flywheel.notify.send import send
 from flywheel.run.ingest import Ingested
 from flywheel.run.manifest import Manifest
+from flywheel.statistics.decide import Verdict
 
 GUARD_KILLED = "guard_killed"
 
@@ -29,18 +30,24 @@ class Herald:
 
     def entered(self, manifest: Manifest, got: Ingested, entered: Entered) -> None:
         """A run is in the ledger: tell of a promotion, and of a run that the guard had to end."""
-        lever, run_id = manifest.lever_name, manifest.run_id
         if got.end.code == GUARD_KILLED:
+            lever, run_id = manifest.lever_name, manifest.run_id
             said = f"the guard ended run {run_id} ({lever}): {got.end.detail}"
             self._tell(notice.GUARD_KILL, said, run=run_id, lever=lever)
-        verdict = entered.verdict
-        if verdict is not None and verdict.ending == "promoted" and not manifest.null:
-            self.promotions += 1
-            said = entered.findings[0] if entered.findings else f"{lever}: {verdict.sentence}"
-            self._tell(
-                notice.PROMOTION, said, run=run_id, lever=lever, gain=verdict.shrunk_gain,
-                blocks=verdict.n,
-            )  # fmt: skip
+        if entered.verdict is not None:
+            self.decided(manifest, entered.verdict, entered.findings)
+
+    def decided(self, manifest: Manifest, verdict: Verdict, findings: Sequence[str]) -> None:
+        """A lever has its verdict, `manifest` being its last run: tell of a promotion."""
+        if verdict.ending != "promoted" or manifest.null:
+            return
+        self.promotions += 1
+        lever = manifest.lever_name
+        said = findings[0] if findings else f"{lever}: {verdict.sentence}"
+        self._tell(
+            notice.PROMOTION, said, run=manifest.run_id, lever=lever, gain=verdict.shrunk_gain,
+            blocks=verdict.n,
+        )  # fmt: skip
 
     def halted(self, reason: str) -> None:
         """The loop may not go on until a person has looked; told once."""

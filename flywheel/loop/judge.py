@@ -30,6 +30,7 @@ from flywheel.statistics.block import BlockEstimate, cold_block, hot_block, load
 from flywheel.statistics.decide import Rule, Verdict
 from flywheel.statistics.history import Kind, series_of
 from flywheel.statistics.screen import Screened, screen, screen_hot, spread_known
+from flywheel.statistics.tau import tau_block
 
 Parse = Callable[[str, Manifest], "RunRecord | Refusal"]
 _INCUMBENT_GATE = re.compile(r"\barm A\b")
@@ -180,6 +181,9 @@ def _measure(
         models.block_guard,
         [{"block_id": block.id, "name": name, "effect": e} for name, e in estimate.guards],
     )
+    writer.append_all(
+        models.block_prompt, [{"block_id": block.id, **asdict(r)} for r in estimate.by_prompt]
+    )
     return _settle(writer, block, estimate, now_utc)
 
 
@@ -197,7 +201,9 @@ def _measured_by(
     for earlier in view.of_campaign(view.campaign.id):
         for known in earlier.measured:
             other_ruler = view.rulers[known.ruler_id or 0]
-            if other_ruler.metric == ruler.metric and (what := differences(other_ruler, ruler)):
+            if other_ruler.kind != ruler.kind:
+                continue
+            if what := differences(other_ruler, ruler):
                 detail = f"the ruler changed under the campaign: {'; '.join(what)}"
                 return _void(writer, block, "ruler_changed", detail, "void", now_utc)
     source = first.header.engine.source_sha256
@@ -213,6 +219,8 @@ def _measured_by(
 
 def estimate_block(block: BlockRow, records: Sequence[RunRecord], metric: str) -> BlockEstimate:
     """The estimate of a complete block from its records, in order of their slots."""
+    if metric == "tau" and block.hot:
+        return tau_block(records[0])
     return hot_block(records[0], metric) if block.hot else cold_block(records, metric)
 
 
@@ -296,6 +304,56 @@ def _void(
     return Entered(block.id, void=code, verdict=verdict, findings=found)
 
 
+def forgo(
+    ledger: Ledger, block_id: str, code: str, detail: str, *, now_utc: str
+) -> Entered:
+    """Void a block whose loads were never started, because what they need could not be made."""
+    with ledger.transaction() as writer:
+        block = views.load(writer.connection).block(block_id)
+        return _void(writer, block, code, detail, "void", now_utc)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What came of putting a head into service: the proof's word, and what it was asked for."""
+
+    holds: bool
+    detail: str
+    signature: Mapping[str, Any]
+
+
+def settle_head(
+    ledger: Ledger, variant_id: str, service: Service, *, now_utc: str
+) -> tuple[Verdict, tuple[str, ...]]:
+    """Promote a measured head together with its staging, or take both back: one transaction.
+
+    Raises LedgerError for a head that its numbers do not promote.
+    """
+    with ledger.transaction() as writer:
+        view = views.load(writer.connection)
+        variant = view.variant(variant_id)
+        assert view.campaign is not None
+        rule = view.campaign.settings.rule
+        alpha_t = view.budget(variant.campaign_id).alpha_t
+        verdict = consider(view, variant, view.campaign.settings, alpha_t)
+        if variant.decision is not None or verdict.ending != "promoted":
+            raise LedgerError(f"{variant_id} is not a head that waits to be put into service")
+        if not service.holds:
+            said = f"{verdict.sentence}; rolled back, for the served head is not the measured one: "
+            verdict = Verdict(
+                "void", "rolled_back", said + service.detail, 0, None, 0.0, alpha_t
+            )
+        found = append_decision(writer, view, variant, verdict, rule, now_utc)
+        decided = views.load(writer.connection).variant(variant_id).decision
+        assert decided is not None
+        writer.append(
+            models.head_stage, head=str(variant.candidate["head"]), decision_id=decided.number,
+            outcome="live" if service.holds else "rolled_back", detail=service.detail,
+            signature=dict(service.signature), created_utc=now_utc,
+        )
+        return verdict, found
+
+
 def _at_fault(block: BlockRow) -> str:
     """The variant whose load made a block void: the mate's, if it ran last."""
     if block.mate_id is not None and block.runs and block.runs[-1].slot == MATE_SLOT:
@@ -317,6 +375,8 @@ def _settle(
     verdict = consider(view, variant, settings, alpha_t)
     if verdict.ending is None:
         return Entered(block.id, estimate, verdict=verdict)
+    if variant.lever.kind == "head" and verdict.ending == "promoted":
+        return Entered(block.id, estimate)  # decided by `settle_head`, once it proved itself
     found = append_decision(writer, view, variant, verdict, settings.rule, now_utc)
     if verdict.ending == "promoted" and variant.purpose == "lever":
         found += close_screened(writer, now_utc)

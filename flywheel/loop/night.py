@@ -18,21 +18,15 @@ from flywheel.errors import FlywheelError, LedgerBusy, LedgerError, Refused
 from flywheel.ledger import phases, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import (
-    bracket,
-    epoch,
-    handover,
-    pace,
-    plan,
-    planned,
-    standing,
-)
+from flywheel.loop import bracket, epoch, handover, judge, pace, plan, planned, standing
 from flywheel.loop.course import Course
 from flywheel.loop.exhaust import exhaust
+from flywheel.loop.forge import Failure, Forge
 from flywheel.loop.herald import Herald
 from flywheel.loop.judge import Entered
 from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, write_best
 from flywheel.loop.room import Room
+from flywheel.loop.staging import Staging
 from flywheel.loop.supply import Declared, Supply
 from flywheel.loop.turn import Turn
 from flywheel.loop.wishes import Wish, Wishes
@@ -75,6 +69,15 @@ class Night:
         self.course = Course(
             order, ledger, self.session, clock=clock, display=display, wishes=wishes,
             room=self.room, load_s=self._load_s, do=self._do, finished=self._finished,
+        )  # fmt: skip
+
+        self.forge = Forge(
+            order, ledger, clock=clock, display=display, wishes=wishes,
+            lease=lambda: self.course.lease, do=self._do,
+        )  # fmt: skip
+        self.stage = Staging(
+            order, ledger, clock=clock, display=display, wishes=wishes, do=self._do,
+            decided=self.herald.decided,
         )  # fmt: skip
 
     # -- the whole night -------------------------------------------------------------------
@@ -133,6 +136,11 @@ class Night:
                 if "error budget" in step.reason:
                     self._close_campaign(step.reason)
                 return Wish("done", step.reason, False)
+            if isinstance(step, plan.Prove):
+                if (wish := self.stage.settle(step)) is not None:
+                    return wish
+                self._write_best()
+                continue
             if isinstance(step, plan.PricedOut):
                 planned.price_out(self.ledger, step, now_utc=self._now())
                 self.display.say(f"{step.lever.label()}: {step.why}", STYLES["rejected"])
@@ -173,6 +181,13 @@ class Night:
         if bracket.outdated(self._view(), step, self._now()):
             return None
         planned.plan_block(self.ledger, step, now_utc=self._now())
+        if step.lever.kind == "head":
+            made = self.forge.make(step)
+            if isinstance(made, Failure):
+                self._forgo(step, made)
+                return None
+            if made is not None:
+                return made
         self.display.show(
             headline=f"{step.purpose} · block {step.block_id}",
             lever=narrate.label(step),
@@ -190,6 +205,14 @@ class Night:
                 self._pause(step.variant_id)
                 return None
         return None
+
+    def _forgo(self, step: plan.NextBlock, failure: Failure) -> None:
+        """A head that could not be made: its block is void, and the next attempt waits."""
+        self.display.say(f"{failure.code}: {failure.detail}", STYLES["void"])
+        judge.forgo(
+            self.ledger, step.block_id, failure.code, failure.detail, now_utc=self._now()
+        )
+        self._pause(step.variant_id)
 
     def _begin(self, step: plan.NextBlock, loads: int) -> Wish | None:
         """Wait for the hour and for room."""
@@ -224,6 +247,8 @@ class Night:
                 outcome = self.course.adopt(run_dir, manifest)
                 if isinstance(outcome, Wish):
                     return outcome
+        if (wish := self.forge.adopt()) is not None:
+            return wish
         # What was begun before this session is none of its budget.
         session = self.session
         session.adopted, session.runs, session.ok = session.runs, 0, 0

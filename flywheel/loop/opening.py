@@ -47,9 +47,10 @@ def first_of(
     serial, pattern, seed = _draw(view, campaign)
     anchor = purpose == "anchor"
     incumbent = best.first_config if anchor else best.config
-    candidate = best.config if anchor else {**best.config, **lever.change}
+    variant = variant_id(view)
+    candidate = best.config if anchor else lever.applied(best.config, variant)
     return NextBlock(
-        f"b{serial:05d}", variant_id(view), purpose, lever, dict(incumbent), dict(candidate),
+        f"b{serial:05d}", variant, purpose, lever, dict(incumbent), dict(candidate),
         lever.hot if hot is None else hot, pattern, seed, 1, why, True, True, best.decision,
     )
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flywheel.best import Best
+from flywheel import suite
+from flywheel.best import Best, engine_part
 from flywheel.box import host
 from flywheel.box.clock import Window
 from flywheel.files import dump, write_atomic
+from flywheel.heads import archive
 from flywheel.ledger.rows import CampaignRow
 from flywheel.lever import fingerprint
 from flywheel.loop import plan
@@ -20,11 +23,28 @@ from flywheel.run.manifest import Manifest, engine_config, new_nonce
 from flywheel.statistics.campaign import QUICK, Settings
 
 BEST_FILE = "best.json"
-# What this loop can change between two arms; heads and patches need their own launch.
-KINDS = ("config",)
+# What this loop can change between two arms; patches need their own launch.
+KINDS = ("config", "head")
+HEADS_COMMAND = (sys.executable, "-m", "engine.heads")
 HEARTBEAT_GAP_S = 15.0
 # STOP is honoured within two seconds, so an engine that is deaf to TERM has only one.
 GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadOrder:
+    """How heads are made on this box: the corpus, what every recipe begins with, and the limits.
+
+    ``prompts`` is how many each category gives. ``recipe`` lies under every lever's own.
+    """
+
+    prompts: int = 16
+    max_new_tokens: int = 320
+    temperature: float = 1.0
+    device: str = "cpu"
+    recipe: Mapping[str, object] = field(default_factory=dict)
+    timeout_s: float = 6 * 3600.0
+    command: tuple[str, ...] = HEADS_COMMAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +75,19 @@ class Order:
     new_campaign: bool = False
     patience_s: float = 1.0
     first_config: dict[str, object] = field(default_factory=dict)
+    holdout: Path | None = None
+    heads: HeadOrder = field(default_factory=HeadOrder)
+    server_command: tuple[str, ...] = (sys.executable, "-m", "engine.server")
+
+    @property
+    def archive(self) -> Path:
+        """Where trained heads are kept."""
+        return archive.root_of(self.ledger)
+
+    @property
+    def forge_dir(self) -> Path:
+        """Where heads are made."""
+        return self.ledger.parent / "forge"
 
     @property
     def runs_dir(self) -> Path:
@@ -97,14 +130,23 @@ def plan_manifest(
     nonce = new_nonce()
     slot = "" if step.hot else f".{load.slot}"
     run_id = f"r{step.block_id[1:]}{slot}-{secrets.token_hex(3)}"
+    about_heads = step.lever.kind == "head"
+    measured_suite, prompts = order.suite, order.prompts
+    if about_heads:
+        measured_suite, prompts = suite.beside(order.suite, order.holdout, order.forge_dir)
     config = engine_config(
         run_id=run_id,
         nonce=nonce,
         checkpoint=str(order.checkpoint),
         head=None,
-        suite=str(order.suite),
-        prompts=order.prompts,
-        arms={name: dict(config) for name, config in load.arms},
+        suite=str(measured_suite),
+        prompts=prompts,
+        arms={name: arm_config(config, about_heads) for name, config in load.arms},
+        heads={
+            name: (str(order.archive / str(head)), archive.weights_sha256(order.archive, str(head)))
+            for name, config in load.arms
+            if (head := config.get("head")) is not None
+        },
         order=load.order,
         # The incumbent's plain decode is the reference of both arms: only equal tokens compare,
         # and a candidate that changes them is incorrect, not fast.
@@ -112,6 +154,8 @@ def plan_manifest(
         max_new_tokens=order.max_new_tokens,
         seed=step.seed,
     )
+    if about_heads:
+        config["of_suite"] = str(order.suite)
     return Manifest(
         run_id=run_id,
         nonce=nonce,
@@ -127,19 +171,32 @@ def plan_manifest(
         load_index=load.slot,
         null=step.null or step.incumbent == step.candidate,
         heartbeat_gap_s=HEARTBEAT_GAP_S,
-        load_limit=host.load_limit(host.cores()),
+        # Rounds are counted, not timed: a busy host changes nothing about a head.
+        load_limit=None if about_heads else host.load_limit(host.cores()),
         fingerprints=dict(known) if known else None,
         lineage=None if campaign is None else lineage.to_json(campaign, step),
         guard=guard,
     )
 
 
-def best_json(found: Best, checkpoint: Path | None) -> dict[str, object]:
-    """The best configuration as a file: what the server loads, and where it comes from."""
+def arm_config(config: Mapping[str, Any], about_heads: bool) -> dict[str, Any]:
+    """What the engine is asked for: its part, with every draft verified where heads compare."""
+    asked = engine_part(config)
+    return asked | {"verify_policy": "fixed"} if about_heads else asked
+
+
+def best_json(
+    found: Best, checkpoint: Path | None, root: Path | None = None
+) -> dict[str, object]:
+    """The best configuration as a file: what the server loads, and where it comes from.
+
+    `root` is the archive that its head lies in.
+    """
+    head = found.config.get("head")
     return {
         "checkpoint": None if checkpoint is None else str(checkpoint),
-        "head": None,
-        "config": dict(found.config),
+        "head": None if head is None else str(head if root is None else root / str(head)),
+        "config": engine_part(found.config),
         "fingerprint": fingerprint(dict(found.config)),
         "decisions": list(found.promotions),
     }
@@ -148,5 +205,5 @@ def best_json(found: Best, checkpoint: Path | None) -> dict[str, object]:
 def write_best(found: Best, folder: Path, checkpoint: Path) -> Path:
     """Leave best.json in the ledger's folder."""
     path = folder / BEST_FILE
-    write_atomic(path, dump(best_json(found, checkpoint)))
+    write_atomic(path, dump(best_json(found, checkpoint, folder.resolve() / archive.FOLDER)))
     return path

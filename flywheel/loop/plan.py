@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flywheel import best as best_of
-from flywheel.best import Best
+from flywheel.best import Best, engine_part
 from flywheel.ledger.rows import CampaignRow, VariantRow, View
 from flywheel.lever import KINDS, Lever, canonical, null_lever
 from flywheel.loop import phases
@@ -25,11 +25,21 @@ from flywheel.loop.eligible import Ineligible, admit
 from flywheel.loop.halting import Evidence, alarms
 from flywheel.loop.opening import again, another, first_of
 from flywheel.loop.ranking import ranked
-from flywheel.loop.step import Load, NextBlock, PhaseChange, PricedOut, Step, Stop, TakeProfile
+from flywheel.loop.sessions import session_gate
+from flywheel.loop.step import (
+    Load,
+    NextBlock,
+    PhaseChange,
+    PricedOut,
+    Prove,
+    Step,
+    Stop,
+    TakeProfile,
+)
 
 __all__ = [
-    "Load", "NextBlock", "PhaseChange", "PricedOut", "Step", "Stop", "TakeProfile", "halted",
-    "next_step",
+    "Load", "NextBlock", "PhaseChange", "PricedOut", "Prove", "Step", "Stop", "TakeProfile",
+    "halted", "next_step",
 ]
 
 
@@ -63,12 +73,17 @@ def next_step(
     if (going := _unfinished(view, campaign, mine, best, closing)) is not None:
         return going
     nulls = [v for v in mine if v.purpose == "null" and v.blocks[0].hot]
-    if not closing and sum(len(v.measured) for v in nulls) < campaign.settings.calibration:
+    # Heads are judged on counts that repeat themselves: there is no spread of loads to learn.
+    timed = not levers or any(x.metric != "tau" for x in levers)
+    spread = sum(len(v.measured) for v in nulls)
+    if timed and not closing and spread < campaign.settings.calibration:
         return calibrate(view, campaign, nulls, best)
     if campaign.settings.canaries:
         return _next_canary(view, campaign, mine, best, closing)
     spent = view.budget(campaign.id).left == 0
     ready, refused = admit(view, levers, best, effective or {}, kinds)
+    ready, gated = session_gate(mine, campaign.settings.session, ready)
+    refused = (*refused, *gated)
     if closing or spent:
         ready = ()
     passed = None if closing or spent else confirmation(mine, ready)
@@ -77,14 +92,14 @@ def next_step(
     dry, seeks = not more and undo is None, profiles and not closing and not spent
     if seeks and (step := _phase_step(view, campaign, best, effective or {}, dry=dry)) is not None:
         return step
-    if (anchor := _anchor(view, campaign, best, last=dry)) is not None:
+    if timed and (anchor := _anchor(view, campaign, best, last=dry)) is not None:
         return anchor
     if closing:
         return Stop("closing: told to finish")
     if spent:
         budget = campaign.settings.budget
         return Stop(f"the error budget of this epoch, {budget} tests, is spent; declare a new one")
-    if _canary_due(campaign, mine, len(ready)):
+    if timed and _canary_due(campaign, mine, len(ready)):
         # A canary is of the kind of what comes next, and is confirmed without a screen. For one
         # cold lever alone it would cost more than the lever.
         several = sum(not c.lever.hot for c in ready) > 1
@@ -118,7 +133,7 @@ def _phase_step(
         return change
     if phases.current(view, campaign) != phases.EXHAUST:
         return None
-    resolved = {**effective.get(canonical(dict(best.config)), {}), **best.config}
+    resolved = {**effective.get(canonical(engine_part(best.config)), {}), **best.config}
     # A round verifies what was drafted and one token more.
     rows = 1 + int(resolved.get("draft_width", 0))
     return TakeProfile(dict(best.config), rows, "where does the incumbent lose its time?")
@@ -144,6 +159,8 @@ def _unfinished(
             if block.open:
                 return again(view, variant, block)
     for variant in mine:
+        if variant.lever.kind == "head" and variant.decision is None and variant.measured:
+            return Prove(variant.id, variant.lever)
         undecided = variant.purpose in ("lever", "canary") and variant.decision is None
         if undecided and not variant.waiting and not closing:
             return another(view, campaign, variant, _progress(campaign, variant))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import synthetic
+from flywheel.best import engine_part
 from flywheel.box.clock import Clock
 from flywheel.errors import RecordError
 from flywheel.files import dump, write_atomic
@@ -45,7 +46,8 @@ def take(
     folder = order.ledger.parent / FOLDER / secrets.token_hex(4)
     try:
         folder.mkdir(parents=True)
-        write_atomic(folder / CONFIG, dump(dict(config)))
+        # A step is timed without drafts: whose head it is makes no difference.
+        write_atomic(folder / CONFIG, dump(engine_part(config)))
         child = _start(order, folder, rows, lease_fds)
     except OSError as error:
         raise RecordError(f"the profile could not be begun: {error}") from error

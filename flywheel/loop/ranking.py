@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.loop.eligible import Candidate
 from flywheel.statistics.band import log_gain
-from flywheel.statistics.forecast import Forecast, Idea, Past, Priority
+from flywheel.statistics.forecast import LOAD_MINUTES, Forecast, Idea, Past, Priority
 
 # Decided, but not by what the lever is worth: it never ran, or a sibling went on in its place.
 _NO_TRIAL = ("priced_out", "unresolvable", "family", "incumbent_moved")
+# What a head is trained for, until one was.
+TRAINING_MINUTES = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ def ranked(view: View, ready: Sequence[Candidate], first: Sequence[str] = ()) ->
             Idea(lever.family, lever.predicted_gain, lever.hot, lever.slow, lever.share,
                  lever.ceiling, candidate.discount)
         )  # fmt: skip
+        if lever.kind == "head":
+            # It is trained, and then one load decides: its sample is the prompts of that load.
+            minutes = training_minutes(view) + (load_minutes(view) or LOAD_MINUTES)
+            priority = replace(priority, minutes=minutes)
         place = min(places.get(name, len(first)) for name in (lever.name, lever.sweep))
         asked = "asked for first: " if place < len(first) else ""
         why = f"{asked}{priority.sentence}{candidate.note}"
@@ -64,6 +70,13 @@ def load_minutes(view: View) -> float | None:
     return median(walls) / 60 if walls else None
 
 
+def training_minutes(view: View) -> float:
+    """Median time of a training so far, in minutes; a guess before the first."""
+    walls = [row.card.get("training", {}).get("seconds", 0.0) for row in view.heads]
+    known = [wall for wall in walls if wall > 0]
+    return median(known) / 60 if known else TRAINING_MINUTES
+
+
 def tried(variant: VariantRow) -> bool:
     """Whether a lever was decided by what it is worth."""
     made = variant.decision
@@ -86,6 +99,7 @@ def _past(group: Sequence[VariantRow]) -> Past:
         told.predicted_gain,
         None if gain is None else log_gain(gain),
         lever.hot,
-        len(good),
+        # A head's one load says nothing of how many a hot lever takes.
+        0 if lever.kind == "head" else len(good),
         tuple(run.wall_s / 60 for run in good if run.wall_s > 0),
     )

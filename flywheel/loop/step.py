@@ -115,6 +115,14 @@ class PricedOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Prove:
+    """A head that was measured: to be decided, after a proof in service if it is to be promoted."""
+
+    variant_id: str
+    lever: Lever
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Nothing to run. `halt` says that a person has to look before anything else may run."""
 
@@ -140,4 +148,4 @@ class TakeProfile:
     why: str
 
 
-Step = NextBlock | PricedOut | PhaseChange | TakeProfile | Stop
+Step = NextBlock | PricedOut | Prove | PhaseChange | TakeProfile | Stop

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from flywheel import best
+from flywheel.heads.judge import verdict as of_head
 from flywheel.ledger import models, views
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.ledger.writer import Writer
@@ -30,6 +31,8 @@ def consider(view: View, variant: VariantRow, settings: Settings, alpha_t: float
 
     Any error in the statistics leaves the variant undecided by raising: never a promotion.
     """
+    if variant.lever.metric == "tau":
+        return of_head(variant.estimates, alpha_t, settings.rule)
     last = variant.measured[-1]
     names = sorted({name for e in variant.estimates for name, _ in e.categories})
     traded = TRADED.get(variant.lever.field_name or "", ())

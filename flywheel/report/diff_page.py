@@ -163,7 +163,7 @@ def _resolved(
     config: Mapping[str, Any], effective: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """With the engine's own choices; those of other configurations where it never ran."""
-    known = effective.get(canonical(dict(config)))
+    known = effective.get(canonical(best_of.engine_part(config)))
     return {**(_defaults(effective) if known is None else known), **config}
 
 

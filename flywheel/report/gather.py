@@ -148,6 +148,8 @@ def describe(step: plan.Step) -> str:
         return f"{step.phase}: {step.why}"
     if isinstance(step, plan.TakeProfile):
         return f"a profile: {step.why}"
+    if isinstance(step, plan.Prove):
+        return f"{step.lever.label()}: measured, to be decided"
     name = step.lever.label() if step.purpose == "lever" else step.purpose
     return f"{name}: {step.why}"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.report.levers_md import table_row
-from flywheel.statistics.band import gain_fraction
 
 HEAD = """# Head registry
 
@@ -68,5 +68,4 @@ def _gain(variant: VariantRow) -> str:
     band = variant.decision.band if variant.decision else None
     if band is None:
         return "not measured"
-    unit = variant.estimates[-1].metric if variant.estimates else variant.lever.metric
-    return f"{gain_fraction(band.mean) * 100:+.1f} % ({unit})"
+    return f"{math.expm1(band.mean) * 100:+.1f} %"

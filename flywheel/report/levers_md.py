@@ -123,7 +123,7 @@ def resolved(view: View, effective: Mapping[str, Mapping[str, object]]) -> dict[
     if view.campaign is None:
         return {}
     config = dict(best.fold(view).config)
-    return {**effective.get(canonical(config), {}), **config}
+    return {**effective.get(canonical(best.engine_part(config)), {}), **config}
 
 
 def table_row(cells: Sequence[str]) -> str:

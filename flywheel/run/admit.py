@@ -82,6 +82,7 @@ def _identity(header: Header, manifest: Manifest) -> None:
         "prompts": tuple(config["prompts"]),
         "max_new_tokens": config["max_new_tokens"],
         "seed": config["seed"],
+        "temperature": config.get("temperature", 0.0),
     }
     for name, value in wanted.items():
         if getattr(plan, name) != value:
@@ -143,6 +144,10 @@ def _arms(header: Header, manifest: Manifest) -> None:
             raise RefusedLogError(
                 "fingerprint_mismatch", f"arm {arm.name}: fingerprint is not its configuration's", 1
             )
+        if arm.effective.get("head") != manifest.head_sha256(arm.name):
+            raise RefusedLogError(
+                "manifest_mismatch", f"arm {arm.name} drafted with another head", 1
+            )
         for name, value in asked.items():
             if name not in arm.effective or not _live(name, value, arm.effective[name]):
                 raise RefusedLogError(
@@ -173,6 +178,9 @@ def _unchanged(header: Header, end: Event, manifest: Manifest) -> None:
         raise RefusedLogError(
             "changed_underfoot", "the engine's source changed during the run", end.line
         )
+    own = {a.name: a.effective["head"] for a in header.arms if "head" in a.effective}
+    if end.body.get("heads", {}) != own:
+        raise RefusedLogError("changed_underfoot", "a draft head changed during the run", end.line)
     # Engines of earlier versions did not take the suite's hash again.
     if "suite_sha256" in end.body and end.digest("suite_sha256") != header.suite.sha256:
         raise RefusedLogError("changed_underfoot", "the suite changed during the run", end.line)

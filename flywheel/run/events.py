@@ -220,6 +220,7 @@ def header(event: Event) -> record.Header:
             prompts=plan.texts("prompts"),
             max_new_tokens=plan.integer("max_new_tokens", least=1),
             seed=plan.integer("seed"),
+            temperature=plan.number("temperature") if "temperature" in plan.body else 0.0,
         ),
         arms=tuple(
             record.Arm(

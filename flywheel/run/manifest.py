@@ -77,6 +77,13 @@ class Manifest:
                 return dict(arm["config"])
         raise KeyError(name)
 
+    def head_sha256(self, name: str) -> str | None:
+        """The hash of the draft head that an arm has of its own; None: the run's head."""
+        for arm in self.config["arms"]:
+            if arm["name"] == name:
+                return None if arm.get("head") is None else str(arm["head_sha256"])
+        raise KeyError(name)
+
     def planned_points(self) -> tuple[tuple[str, str, int], ...]:
         """Every (arm, prompt, repeat) that must be measured exactly once."""
         planned = []
@@ -148,8 +155,14 @@ def engine_config(
     max_new_tokens: int,
     seed: int,
     heartbeat_s: float = 1.0,
+    heads: Mapping[str, tuple[str, str]] | None = None,
+    temperature: float = 0.0,
 ) -> dict[str, Any]:
-    """The engine's configuration file, protocol 1."""
+    """The engine's configuration file, protocol 1.
+
+    `heads` are the folder and the hash of the draft head of each arm that has one of its own.
+    """
+    own = heads or {}
     return {
         "protocol": PROTOCOL,
         "run_id": run_id,
@@ -158,11 +171,15 @@ def engine_config(
         "head": head,
         "suite": suite,
         "prompts": list(prompts),
-        "arms": [{"name": name, "config": dict(config)} for name, config in arms.items()],
+        "arms": [
+            {"name": name, "config": dict(config)}
+            | ({"head": own[name][0], "head_sha256": own[name][1]} if name in own else {})
+            for name, config in arms.items()
+        ],
         "order": list(order),
         "plain_arms": list(plain_arms),
         "max_new_tokens": max_new_tokens,
         "seed": seed,
         "mode": "clean",
         "heartbeat_s": heartbeat_s,
-    }
+    } | ({"temperature": temperature} if temperature else {})

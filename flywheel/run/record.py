@@ -65,6 +65,7 @@ class RunPlan:
     prompts: tuple[str, ...]
     max_new_tokens: int
     seed: int
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

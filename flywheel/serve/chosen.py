@@ -36,13 +36,18 @@ class Chosen:
         """`D3, the best so far`."""
         return self.why if self.decision is None else f"D{self.decision}, {self.why}"
 
+    @property
+    def whole(self) -> dict[str, Any]:
+        """The configuration with the name of its head, as the ledger has it."""
+        return {**self.config, **({} if self.head is None else {"head": Path(self.head).name})}
+
     def write(self, folder: Path) -> Path:
         """Leave the file that the server reads in a folder."""
         body = {
             "checkpoint": str(self.checkpoint),
             "head": self.head,
             "config": dict(self.config),
-            "fingerprint": fingerprint(dict(self.config)),
+            "fingerprint": fingerprint(self.whole),
             "decisions": list(self.promotions),
             "decision": self.decision,
         }
@@ -51,17 +56,19 @@ class Chosen:
         return path
 
 
-def of_ledger(view: View, checkpoint: Path, at: int | None = None) -> Chosen:
-    """The best of a history, or the best as it stood right after decision `at`."""
+def of_ledger(view: View, checkpoint: Path, heads: Path, at: int | None = None) -> Chosen:
+    """The best of a history, or the best as it stood right after decision `at`.
+
+    `heads` is the archive that its draft head lies in.
+    """
     if at is None:
         found = best.fold(view)
         why = "the best so far" if found.promotions else "the first configuration"
-        return Chosen(found.config, checkpoint, promotions=found.promotions, why=why)
+        return _chosen(found, checkpoint, heads, why)
     if at not in {decision.number for decision in view.decisions}:
         raise UsageError(f"the ledger has no decision D{at}; flywheel report lists them.")
     found = best.fold(view.as_of(at))
-    why = f"the best as it stood after D{at}"
-    return Chosen(found.config, checkpoint, promotions=found.promotions, why=why)
+    return _chosen(found, checkpoint, heads, f"the best as it stood after D{at}")
 
 
 def of_file(path: Path, checkpoint: Path) -> Chosen:
@@ -78,6 +85,17 @@ def of_file(path: Path, checkpoint: Path) -> Chosen:
         checkpoint if named is None else (path.parent / named).expanduser().resolve(),
         body.get("head"),
         why=f"the configuration in {path.name}",
+    )
+
+
+def _chosen(found: best.Best, checkpoint: Path, heads: Path, why: str) -> Chosen:
+    name = found.config.get("head")
+    return Chosen(
+        best.engine_part(found.config),
+        checkpoint,
+        None if name is None else str(heads / str(name)),
+        found.promotions,
+        why,
     )
 
 

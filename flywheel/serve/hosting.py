@@ -16,6 +16,7 @@ from typing import Any
 from flywheel.box.clock import Clock, Window, utc_text
 from flywheel.box.lease import Lease
 from flywheel.errors import FlywheelError, LedgerError, Refused, UsageError
+from flywheel.heads.archive import root_of
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
@@ -256,7 +257,8 @@ class Host:
         if order.file is not None:
             return choosing.of_file(order.file, order.checkpoint)
         with _reading(order.ledger) as ledger, ledger.reading() as connection:
-            return choosing.of_ledger(views.load(connection), order.checkpoint, order.at)
+            view = views.load(connection)
+            return choosing.of_ledger(view, order.checkpoint, root_of(order.ledger), order.at)
 
     def _prove(self, server: Server, told: Mapping[str, Any]) -> str:
         """What was shown; a ledger that is not there yet can show nothing."""

@@ -33,7 +33,7 @@ def tell(ledger: Ledger, levers: Sequence[Lever], chosen: Chosen, proof: str) ->
         "headline": chosen.label,
         "decision": chosen.decision,
         "proof": proof,
-        "config": dict(chosen.config),
+        "config": chosen.whole,
         "promotions": [_decided(view, d) for d in _of(view, chosen.promotions)],
         "night": _night(view),
     }

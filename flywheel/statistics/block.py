@@ -29,6 +29,23 @@ _LOG_NS_PER_MS = math.log(1e6)
 
 
 @dataclass(frozen=True, slots=True)
+class PromptRounds:
+    """The rounds that two heads took for the same `made` tokens of one prompt."""
+
+    prompt: str
+    category: str
+    held_out: bool
+    made: int
+    incumbent: int
+    candidate: int
+
+    @property
+    def gain(self) -> float:
+        """Log gain of tau: positive when the candidate took fewer rounds."""
+        return log_ratio(self.incumbent, self.candidate)
+
+
+@dataclass(frozen=True, slots=True)
 class BlockEstimate:
     """One block's verdict on one lever.
 
@@ -36,7 +53,8 @@ class BlockEstimate:
     the part of the effect's sd that repeats inside a load explain; `prompt_sd` the part that
     differing prompts do. `level_log_ms` is the incumbent's log cost (log ms/token or log 1/tau).
     `guards` holds the log-cost effects on what the lever is not judged by: tau, and peak memory
-    where each arm has a load of its own.
+    where each arm has a load of its own. `by_prompt` is there for heads alone, whose sample is the
+    prompt.
     """
 
     effect: float
@@ -50,13 +68,14 @@ class BlockEstimate:
     tokens: int = 0
     categories: tuple[tuple[str, float], ...] = ()
     guards: tuple[tuple[str, float], ...] = ()
+    by_prompt: tuple[PromptRounds, ...] = ()
 
     def agrees(self, other: BlockEstimate) -> bool:
         """Whether both say the same up to rounding; guards that one of them lacks do not count."""
         mine, theirs = _numbers(self), _numbers(other)
         return (
-            (self.metric, self.loads, self.prompts, self.tokens)
-            == (other.metric, other.loads, other.prompts, other.tokens)
+            (self.metric, self.loads, self.prompts, self.tokens, self.by_prompt)
+            == (other.metric, other.loads, other.prompts, other.tokens, other.by_prompt)
             and mine.keys() == theirs.keys()
             and all(_near(mine[k], theirs[k]) for k in mine)
             and all(_near(v, dict(other.guards).get(k, v)) for k, v in self.guards)

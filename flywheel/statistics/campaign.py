@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from scipy.special import betaincinv
 
 from flywheel.errors import DecisionError
+from flywheel.heads.session import SessionRule
 from flywheel.statistics.decide import Rule
 
 
@@ -41,7 +42,8 @@ class Settings:
     `canary_every` is a canary; `attempts` void blocks in a row defer a lever; `anchor_blocks`
     blocks measure the best against the frozen first configuration, at the end and every
     `anchor_every` promotions. After the k-th failure in a row the next attempt waits for
-    `backoff_s[k-1]` seconds, and after more of them for the last of these. With `canaries` above
+    `backoff_s[k-1]` seconds, and after more of them for the last of these. `session` is the gate
+    that the campaign's heads pass. With `canaries` above
     zero the campaign tries nothing else: it counts how many of so many null levers it promotes.
     Without `phases` it ends with the levers that were declared.
     """
@@ -60,6 +62,7 @@ class Settings:
     canaries: int = 0
     rule: Rule = field(default_factory=Rule)
     phases: Phases | None = None
+    session: SessionRule = field(default_factory=SessionRule)
 
     def __post_init__(self) -> None:
         counts = (self.budget, self.calibration, self.canary_every, self.attempts,
@@ -102,10 +105,13 @@ class Settings:
         if isinstance(pauses := values.get("backoff_s"), list):
             values["backoff_s"] = tuple(pauses)
         rule, phases = values.pop("rule"), values.pop("phases", None)
+        session = values.pop("session", {})
         assert isinstance(rule, Mapping)
+        assert isinstance(session, Mapping)
         if isinstance(phases, Mapping):
             values["phases"] = Phases(**phases)
-        return cls(rule=Rule(**rule), **values)  # type: ignore[arg-type]
+        made = {"rule": Rule(**rule), "session": SessionRule(**session)}
+        return cls(**made, **values)  # type: ignore[arg-type]
 
 
 # A short campaign asks less: effects under a percent are left to a night of their own.
@@ -119,6 +125,9 @@ QUICK = Settings(
 FULL = Settings(
     rule=Rule(delta_min=0.001, useful=0.01, tau=0.02, memory=0.05, n_max=12), phases=Phases()
 )
+
+# Heads alone: a few dozen at most share the error, and nothing is timed.
+HEADS = Settings(label="heads", budget=24, rule=FULL.rule)
 
 
 @dataclass(frozen=True, slots=True)

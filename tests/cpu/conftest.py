@@ -12,8 +12,13 @@ import torch
 
 from engine.config import EngineConfig
 from engine.engine import Engine
+from engine.heads import capture, corpus, regenerate
+from engine.heads.source import EngineSource
+from engine.suite import ASSETS
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "tiny-random"
+
+TINY = ASSETS / "tiny-v4"
 
 torch.set_num_threads(1)
 
@@ -84,3 +89,29 @@ def small_engine(small: Path, configure: Configure) -> Engine:
 def quick_engine(quick: Path, configure: Configure) -> Engine:
     """One load of `quick`; tests reconfigure it, so none may rely on its configuration."""
     return Engine.load(quick, configure(moe="dense"))
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of two prompts a category for the embedded checkpoint."""
+    out = tmp_path_factory.mktemp("prompts")
+    corpus.build(out, TINY, per_category=2)
+    return out
+
+
+@pytest.fixture(scope="session")
+def sequences(prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three short answers of the embedded checkpoint."""
+    out = tmp_path_factory.mktemp("sequences")
+    regenerate.regenerate(
+        out, prompts, TINY, config=EngineConfig(), temperature=1.0, max_new_tokens=40, limit=3
+    )
+    return out
+
+
+@pytest.fixture(scope="session")
+def captured(sequences: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The states behind those answers, in two shards."""
+    out = tmp_path_factory.mktemp("captured")
+    capture.capture(out, sequences, TINY, EngineSource(TINY, EngineConfig()), per_shard=2)
+    return out

@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flywheel.ledger import store, views
+from sqlalchemy import select
+
+from flywheel.ledger import models, store, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever, canonical, fingerprint
 from flywheel.loop import judge, plan, planned
@@ -341,4 +343,25 @@ def drive(
     raise AssertionError("the plan never stopped")
 
 
-__all__ = ["NOW", "World", "drive", "lever", "manifest_of", "play", "record", "replace", "text_of"]
+def a_head(ledger: Ledger) -> None:
+    """A head that was measured and put into service; its rows, without its files."""
+    with ledger.transaction() as writer:
+        block = writer.connection.execute(select(models.block.c.block_id)).scalars().first()
+        decision = writer.connection.execute(select(models.decision.c.id)).scalars().first()
+        writer.append(
+            models.block_prompt, block_id=block, prompt="p", category="c", held_out=False, made=9,
+            incumbent=4, candidate=3,
+        )
+        writer.append(
+            models.head, name="h", variant_id=None, weights_sha256="", card={}, created_utc=NOW
+        )
+        writer.append(
+            models.head_stage, head="h", decision_id=decision, outcome="live", detail="",
+            signature={}, created_utc=NOW,
+        )
+
+
+__all__ = [
+    "NOW", "World", "a_head", "drive", "lever", "manifest_of", "play", "record", "replace",
+    "text_of",
+]

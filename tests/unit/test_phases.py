@@ -276,8 +276,9 @@ def order(folder: Path, program: str, **more: Any) -> Order:
 def take(asked: Order, clock: FakeClock | None = None) -> Mapping[str, Any] | Wish:
     used = clock or FakeClock()
     wishes = Wishes(asked.ledger, used)  # type: ignore[arg-type]
+    config = {"threads": 2, "head": "good-v0001"}
     return profiler.take(
-        asked, {"threads": 2}, 6, lease_fds=(), wishes=wishes, clock=used  # type: ignore[arg-type]
+        asked, config, 6, lease_fds=(), wishes=wishes, clock=used  # type: ignore[arg-type]
     )
 
 
@@ -290,7 +291,7 @@ def test_the_program_is_told_the_configuration_and_locks_a_file_of_its_own(tmp_p
     )
     told = take(order(tmp_path, echo))
     assert isinstance(told, dict)
-    assert told["config"] == {"threads": 2}
+    assert told["config"] == {"threads": 2}  # a head is no field of the engine's
     assert told["argv"][told["argv"].index("--rows") + 1] == "6"
     assert told["argv"][-2:] == ["--checkpoint", str(tmp_path)]
     assert told["lease"].startswith(str(tmp_path / profiler.FOLDER))

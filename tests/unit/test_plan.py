@@ -157,7 +157,7 @@ def test_what_the_incumbent_has_is_skipped(tmp_path: Path) -> None:
         effective = views.effective_configs(connection)
     levers = [lever("asked", {"moe": "loop"}), lever("default", {"draft_width": 3}),
               lever("new", {"draft_width": 4}), null_lever(),
-              lever("head", {"head": "h1"}, kind="head")]
+              lever("head", {"head": {}}, kind="head", metric="tau")]
     ready, refused = admit(view, levers, best_of.fold(view), effective, ("config",))
     assert [c.lever.name for c in ready] == ["new"]
     assert [r.reason for r in refused] == [

@@ -38,23 +38,23 @@ def view_of(ledger: Ledger) -> views.View:
 
 
 def test_the_best_is_the_fold_and_names_its_decision(ledger: Ledger) -> None:
-    choice = of_ledger(view_of(ledger), Path("/model"))
+    choice = of_ledger(view_of(ledger), Path("/model"), Path("/heads"))
     assert (choice.config, choice.decision) == ({"hyper": "host"}, 1)
     assert choice.label == "D1, the best so far"
 
 
 def test_an_earlier_best_is_the_fold_up_to_a_decision(tmp_path: Path) -> None:
     view = view_of(finished(tmp_path / "ledger.db"))
-    whole = of_ledger(view, Path("/model"))
+    whole = of_ledger(view, Path("/model"), Path("/heads"))
     first = next(d for d in view.decisions if d.promoted and not d.null)
-    before = of_ledger(view, Path("/model"), first.number)
+    before = of_ledger(view, Path("/model"), Path("/heads"), first.number)
     assert before.promotions == (first.number,)
     assert before.config.items() <= whole.config.items() or whole.promotions == before.promotions
     earlier = [d.number for d in view.decisions if d.number < first.number]
     for number in earlier[-1:]:
-        assert of_ledger(view, Path("/model"), number).promotions == ()
+        assert of_ledger(view, Path("/model"), Path("/heads"), number).promotions == ()
     with pytest.raises(UsageError, match="no decision D999"):
-        of_ledger(view, Path("/model"), 999)
+        of_ledger(view, Path("/model"), Path("/heads"), 999)
 
 
 def test_what_superseded_a_decision_later_does_not_count_before(ledger: Ledger) -> None:
@@ -151,7 +151,7 @@ def test_every_difference_is_named(ledger: Ledger) -> None:
 
 
 def test_the_page_is_told_what_the_report_says(ledger: Ledger, tmp_path: Path) -> None:
-    choice = of_ledger(view_of(ledger), Path("/model"))
+    choice = of_ledger(view_of(ledger), Path("/model"), Path("/heads"))
     told = story.tell(ledger, cli_levers.known(ledger.path), choice, "proven")
     path = story.write(tmp_path, told)
     assert read_json(path) == json.loads(json.dumps(told))

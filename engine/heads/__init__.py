@@ -1,0 +1,1 @@
+"""The draft-head programme: corpus, regeneration, capture, training, export, evaluation."""

@@ -1,0 +1,193 @@
+"""The prompts that the target is to answer: balanced over the categories, none of them a measure.
+
+A prompt is refused when its user text shares a single n-gram of token ids with a prompt of the
+suite or the hold-out, so a head can never have been trained on what it is judged by.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import chat
+from engine.errors import ConfigError, EngineError
+from engine.heads.stage import Stage, StageRefused
+from engine.suite import ASSETS, CATEGORIES, PLANS, Suite
+from engine.tokenizer import Tokenizer
+from engine.train.card import sha256
+from engine.train.corpus.build import GENERATOR_VERSION, MAKERS
+from engine.train.corpus.chat_sample import stream
+from engine.train.corpus.overlap import NGRAM
+
+SPLIT = "heads"
+FILE = "prompts.jsonl"
+SUITES = tuple(plan.path for plan in PLANS)
+# A reference answer of about the length that the suite measures; the target writes its own.
+_ANSWER_TOKENS = range(150, 700)
+# Candidates tried for each prompt wanted before a category is given up.
+_PATIENCE = 200
+
+Grams = frozenset[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A conversation that waits for the target's answer, and where its text comes from."""
+
+    id: str
+    category: str
+    messages: tuple[Mapping[str, Any], ...]
+    thinking: bool
+    licence: str
+    source: str
+
+    def encode(self, tokenizer: Tokenizer) -> list[int]:
+        """Token ids in the model's chat format, up to the header of the reply."""
+        return chat.encode(tokenizer, self.messages, thinking=self.thinking)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {name: getattr(self, name) for name in self.__slots__} | {
+            "messages": [dict(m) for m in self.messages]
+        }
+
+
+def build(
+    out: Path,
+    checkpoint: Path,
+    *,
+    per_category: int,
+    chats: Path | None = None,
+    suites: Sequence[Path] = SUITES,
+) -> list[Prompt]:
+    """Write `prompts.jsonl`: `per_category` prompts of each category, one of each in turn.
+
+    They come from `chats`, a file of JSON lines (category, messages, licence, source, and thinking
+    where it applies), or from this project's own generators. Raises StageRefused when a category
+    cannot be filled.
+    """
+    asked = {
+        "per_category": per_category, "ngram": NGRAM, "generator": GENERATOR_VERSION,
+        "chats": sha256(chats) if chats else None,
+        "suites": [Suite.load(path).sha256 for path in suites],
+        "tokenizer": sha256(checkpoint / "tokenizer.json"),
+    }  # fmt: skip
+    stage = Stage(out, "corpus", asked)
+    if stage.done:
+        return load(out)
+    with stage:
+        tokenizer = Tokenizer.load(checkpoint)
+        held = forbidden(tokenizer, suites)
+        given = None if chats is None else _given(chats)
+        columns, refused = [], {}
+        for category in CATEGORIES:
+            source = _made(category) if given is None else iter(given.get(category, ()))
+            kept, refused[category] = _fill(category, source, tokenizer, held, per_category)
+            columns.append(kept)
+        prompts = [prompt for row in zip(*columns, strict=True) for prompt in row]
+        lines = [json.dumps(p.as_dict(), ensure_ascii=False) + "\n" for p in prompts]
+        (out / FILE).write_text("".join(lines), encoding="utf-8")
+        tokens = [len(p.encode(tokenizer)) for p in prompts]
+        stage.finish(
+            (FILE,),
+            {
+                "prompts": len(prompts), "per_category": per_category, "tokens": sum(tokens),
+                "licences": sorted({p.licence for p in prompts}),
+                "sources": sorted({p.source for p in prompts}),
+                "overlap": {"ngram": NGRAM, "shared": 0, "refused": refused},
+            },
+        )  # fmt: skip
+    return prompts
+
+
+def load(folder: Path) -> list[Prompt]:
+    """The prompts of a finished corpus stage."""
+    lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
+    return [Prompt(**{**(d := json.loads(x)), "messages": tuple(d["messages"])}) for x in lines]
+
+
+def forbidden(tokenizer: Tokenizer, suites: Sequence[Path]) -> Grams:
+    """Every n-gram of the user text of the prompts that heads are judged by."""
+    texts = (user_text(p.messages) for path in suites for p in Suite.load(path).prompts)
+    return frozenset(gram for text in texts for gram in grams(tokenizer.encode(text)))
+
+
+def grams(ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The n-grams of a text; a shorter text is one gram as a whole."""
+    for start in range(max(1, len(ids) - NGRAM + 1)):
+        yield tuple(ids[start : start + NGRAM])
+
+
+def user_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """All that the user wrote in a conversation."""
+    return "\n\n".join(str(m["content"]) for m in messages if m["role"] == "user")
+
+
+def _fill(
+    category: str, source: Iterator[Prompt], tokenizer: Tokenizer, held: Grams, wanted: int
+) -> tuple[list[Prompt], int]:
+    """`wanted` prompts that share nothing with `held`, and how many were refused for sharing."""
+    kept: list[Prompt] = []
+    seen: set[str] = set()
+    refused = 0
+    for prompt in source:
+        if len(kept) == wanted or refused > _PATIENCE * wanted:
+            break
+        text = user_text(prompt.messages)
+        if text in seen:
+            continue
+        if any(gram in held for gram in grams(tokenizer.encode(text))):
+            refused += 1
+            continue
+        seen.add(text)
+        kept.append(
+            Prompt(f"{category}-{len(kept)}", category, prompt.messages, prompt.thinking,
+                   prompt.licence, prompt.source)
+        )  # fmt: skip
+    if len(kept) < wanted:
+        raise StageRefused(
+            f"The category {category} gives {len(kept)} of {wanted} prompts that share no "
+            f"{NGRAM}-gram with suite or hold-out; {refused} were refused for sharing one."
+        )
+    return kept, refused
+
+
+def _made(category: str) -> Iterator[Prompt]:
+    """Endless prompts of this project's own generator, from seeds that nothing else uses."""
+    tokenizer = Tokenizer.load(ASSETS / "tiny-v4")
+    index = 0
+    while True:
+        sample = MAKERS[category](stream(SPLIT, category, index))
+        index += 1
+        answer = str(sample.answer.get("reasoning_content", "")) + str(sample.answer["content"])
+        if len(tokenizer.encode(answer)) in _ANSWER_TOKENS:
+            yield Prompt(
+                "", category, sample.prompt, sample.thinking, "Apache-2.0", f"chats/{category}"
+            )
+
+
+def _given(path: Path) -> dict[str, list[Prompt]]:
+    """A file's prompts by category; EngineError names the line that is wrong."""
+    found: dict[str, list[Prompt]] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise EngineError(f"Cannot read the chats {path}: {error.strerror}.") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            prompt = Prompt(
+                "", entry["category"], tuple(entry["messages"]), bool(entry.get("thinking")),
+                entry["licence"], entry["source"],
+            )  # fmt: skip
+            chat.pieces(prompt.messages, thinking=prompt.thinking)
+        except (ValueError, KeyError, TypeError, EngineError) as error:
+            raise ConfigError(f"{path}, line {number}, is no prompt with a licence and a source: "
+                              f"{error!r}.") from None  # fmt: skip
+        if prompt.category not in CATEGORIES or not prompt.licence or not prompt.source:
+            raise ConfigError(f"{path}, line {number}: unknown category, licence or source.")
+        found.setdefault(prompt.category, []).append(prompt)
+    return found

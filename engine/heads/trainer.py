@@ -1,0 +1,133 @@
+"""Training of a draft head on captured states: steps that can be taken up again bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import NumericsError
+from engine.heads import losses
+from engine.heads.captured import Batch, Captured
+from engine.heads.head import Head
+from engine.heads.pace import Pace
+from engine.heads.recipe import Recipe
+from engine.heads.stage import StageRefused
+from engine.train.forward import Blocks, Forward
+from engine.train.optimiser import Optimiser, Rates
+from engine.train.progress import Progress
+
+MUON_RATIO = 5.0
+_SETTLED = 4  # steps after which a tensor without a gradient is taken to have none
+
+
+class Trainer:
+    """Parameters, moments and step number; `step` is a pure function of them and the recipe."""
+
+    def __init__(self, head: Head, data: Captured, recipe: Recipe) -> None:
+        block = head.geometry.dspark_block_size
+        if recipe.width > block or recipe.hass_from >= block:
+            raise StageRefused(
+                f"width {recipe.width} and hass_from {recipe.hass_from} must fit the head's block "
+                f"of {block} slots."
+            )
+        self.head, self.data, self.recipe = head, data, recipe
+        self.width = recipe.width or block
+        self.forward = Forward(head.geometry, head.device, rounding=True)
+        self.start = head.as_it_is() if recipe.anchor else None
+        rates = Rates(matrix=recipe.rate * MUON_RATIO, adam=recipe.rate)
+        muon = recipe.optimiser == "muon"
+        self.optimiser = Optimiser(head.parameters, rates, muon=muon)
+        self.step_number = 0
+        self.graded: set[str] = set()
+
+    def step(self) -> dict[str, Tensor]:
+        """One update; device scalars of what happened."""
+        recipe, parameters = self.recipe, self.head.parameters
+        batch = self.data.batch(
+            self.step_number, recipe.batch, recipe.anchors, seed=recipe.seed,
+            device=self.head.device,
+        )  # fmt: skip
+        parameters.refresh(quantised=True)
+        parameters.clear()
+        loss, scalars = self.loss(batch)
+        loss.backward()
+        if self.step_number < _SETTLED:
+            self._note_gradients()
+        self.optimiser.prepare(recipe.factor(self.step_number))
+        scalars["norm"] = self.optimiser.update()
+        self.step_number += 1
+        return scalars
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The recipe's loss on one batch."""
+        weights = self.head.weights
+        where = losses.slots(batch, self.forward, weights, self.width)
+        mine = losses.drafted(weights, self._blocks(batch), where, hass_from=self.recipe.hass_from)
+        start = None
+        if self.start is not None:
+            with torch.no_grad():
+                blocks = self._blocks(batch, starting=True)
+                start = losses.drafted(self.start, blocks, where)
+        return losses.total(self.recipe, mine, where, start)
+
+    def without_gradient(self) -> tuple[str, ...]:
+        """Trained tensors that no step has given a gradient yet."""
+        return tuple(e.name for e in self.head.trained if e.name not in self.graded)
+
+    def save(self, path: Path) -> None:
+        """Leave everything an exact resume needs, whole."""
+        partial = path.with_suffix(".partial")
+        torch.save(
+            {
+                "step": self.step_number, "master": self.head.parameters.master,
+                "optimiser": self.optimiser.state(), "graded": sorted(self.graded),
+            },
+            partial,
+        )  # fmt: skip
+        partial.replace(path)
+
+    def restore(self, path: Path) -> None:
+        """Go on from a file that `save` wrote; StageRefused when step and moments disagree."""
+        state: dict[str, Any] = torch.load(path, map_location=self.head.device, weights_only=True)
+        if state["step"] != state["optimiser"]["steps"]:
+            raise StageRefused(f"{path} is of step {state['step']}, its optimiser of another.")
+        self.step_number = int(state["step"])
+        self.head.parameters.master.copy_(state["master"])
+        self.optimiser.restore(state["optimiser"])
+        self.graded = set(state["graded"])
+
+    def _blocks(self, batch: Batch, *, starting: bool = False) -> Blocks:
+        weights = self.start if starting else self.head.weights
+        assert weights is not None
+        taps = batch.taps.to(self.head.dtype)
+        return self.forward.draft(weights, taps, batch.ids, batch.anchors)
+
+    def _note_gradients(self) -> None:
+        for name, leaf in self.head.parameters.leaves.items():
+            if leaf.grad is not None and bool((leaf.grad != 0).any()):
+                self.graded.add(name)
+
+
+def train(trainer: Trainer, *, save: Path, save_every: int = 100) -> list[dict[str, float]]:
+    """Take the steps that are left, saving now and then; the head is left rounded.
+
+    Returns the history. Raises NumericsError when the loss stops being finite.
+    """
+    recipe = trainer.recipe
+    progress = Progress("train", recipe.batch * recipe.anchors * trainer.width, unit="drafts")
+    pace = Pace("train", recipe.steps, "steps", trainer.step_number)
+    while trainer.step_number < recipe.steps:
+        scalars = trainer.step()
+        progress.add(**scalars)
+        pace.done = done = trainer.step_number
+        if progress.due() or done == recipe.steps:
+            progress.line(done, done / recipe.steps, recipe.factor(done), pace.left())
+            if not torch.isfinite(torch.tensor(progress.history[-1]["loss"])):
+                raise NumericsError(f"The loss of step {done} is not finite.")
+        if done % save_every == 0 and done < recipe.steps:
+            trainer.save(save)
+    trainer.head.parameters.refresh(quantised=True)
+    return progress.history
