@@ -94,7 +94,7 @@ def head(name: str, **recipe: object) -> Lever:
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.timeout(900)
 def test_a_better_head_is_trained_promoted_and_proved_in_service(asked: Order) -> None:
     torch.set_num_threads(1)
@@ -125,7 +125,7 @@ def test_a_better_head_is_trained_promoted_and_proved_in_service(asked: Order) -
     assert again.best.config == {"head": good}
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.timeout(900)
 def test_a_server_that_drafts_otherwise_rolls_everything_back(asked: Order) -> None:
     """The served head is another one than was measured, as after a mistaken copy."""
