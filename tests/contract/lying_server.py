@@ -7,14 +7,16 @@ import sys
 from engine.batch import Batch
 from engine.engine import Engine
 from engine.server.__main__ import main
+from engine.torch_backend import TorchBackend
 
 
 class Plain(Batch):
     """Says what its configuration is, and does not do it."""
 
     def __init__(self, engine: Engine, capacity: int) -> None:
+        assert isinstance(engine.backend, TorchBackend)
+        engine.backend.drafter = None
         super().__init__(engine, capacity)
-        self._drafter = None
 
 
 if __name__ == "__main__":
