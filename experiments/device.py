@@ -30,13 +30,6 @@ LEVERS: tuple[Lever, ...] = (
         needs=("triton",),
     ),
     _tile(
-        "tile.gate.up.narrow",
-        "tile_gate_up",
-        "columns=16",
-        0.01,
-        "narrower tiles of the experts' first product fill the processors more evenly",
-    ),
-    _tile(
         "tile.gate.up.wide",
         "tile_gate_up",
         "columns=64",
@@ -53,7 +46,7 @@ LEVERS: tuple[Lever, ...] = (
     _tile(
         "tile.down.narrow",
         "tile_down",
-        "columns=32",
+        "columns=16",
         0.01,
         "narrower tiles of the experts' second product fill the processors more evenly",
     ),
@@ -114,11 +107,11 @@ LEVERS: tuple[Lever, ...] = (
         "wider tiles of a layer's first products need fewer programs and fewer meetings",
     ),
     _tile(
-        "tile.router.early",
+        "tile.router.late",
         "tile_router",
-        "early=1",
+        "early=0",
         0.005,
-        "fetching the router's weights while its input is mixed hides their latency",
+        "fetching the router's weights only once its input is mixed leaves the mixing the memory",
     ),
     _tile(
         "tile.hyper.narrow",

@@ -14,10 +14,20 @@ import torch
 
 from engine.config import OF_TRITON, TILES, EngineConfig
 from engine.device.operations import Operations
-from engine.device.tiles import Tiles
+from engine.device.tiles import Tiles, changed
 from engine.errors import ConfigError
 from engine.geometry import Geometry
-from kernels import attention, fp8_linear, moe, project
+from kernels import (
+    attention,
+    fp8_linear,
+    heads,
+    hyper,
+    intake,
+    lm_head,
+    moe,
+    project,
+    router,
+)
 
 K160 = Geometry.named("k160")
 
@@ -106,6 +116,26 @@ def test_every_declared_lever_of_a_tile_names_fields_that_it_has() -> None:
     assert len(declared) >= 6
     for lever in declared:
         operations(**lever.change)
+
+
+def test_no_lever_and_no_knob_of_a_tile_asks_for_what_is_in_use() -> None:
+    import experiments
+    from experiments.knobs import KNOBS
+
+    in_use = {
+        "tile_attend": attention.STEP, "tile_down": moe.DOWN, "tile_gate_up": moe.GATE_UP,
+        "tile_head": lm_head.TILE, "tile_heads": heads.TILE, "tile_hyper": hyper.TILE,
+        "tile_intake": intake.TILE, "tile_project": project.TILE, "tile_router": router.TILE,
+        "tile_queries": fp8_linear.decode_tile(32768, 1024),
+        "tile_wo_a": fp8_linear.decode_tile(8192, 4096),
+        "tile_wo_b": fp8_linear.decode_tile(4096, 8192),
+    }  # fmt: skip
+    asked = [(k.field, str(k.set_to(value, ""))) for k in KNOBS for value in k.values]
+    asked += [item for lever in experiments.discover() for item in lever.change.items()]
+    tiles = [(name, text) for name, text in asked if name.startswith("tile_")]
+    assert len(tiles) > 30
+    for name, text in tiles:
+        assert changed(in_use[name], name, text) != in_use[name], f"{name} {text}"
 
 
 def test_what_a_kernel_refuses_of_a_tile_is_said_in_a_sentence_that_names_it() -> None:
