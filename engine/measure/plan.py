@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Plan:
     mode: str
     heartbeat_s: float
     temperature: float = 0.0
+    path: Path | None = None  # of the config file
     plain_after: int = 0  # repeats of an arm that come before plain decode of the same prompt
 
     @property
@@ -76,7 +77,14 @@ class Plan:
             raise ConfigError(f"The config file {path} is not valid JSON: {error}.") from None
         if not isinstance(raw, dict):
             raise ConfigError(f"The config file {path} must hold a JSON object.")
-        return cls.parse(raw)
+        return replace(cls.parse(raw), path=path)
+
+    @property
+    def private(self) -> tuple[Path, ...]:
+        """Files about the run that nothing has to look into while it goes on."""
+        if self.path is None:
+            return ()
+        return self.path, self.path.with_name("manifest.json"), self.path.with_name("run.log")
 
     @classmethod
     def parse(cls, raw: dict[str, Any]) -> Plan:

@@ -83,6 +83,7 @@ class Program:
         self._start(checkpoint, source)
         journal.event("loaded", load_ns=load_ns, **self._engine.weights.size())
         journal.phase = "warm-up"
+        self._sentinel.watch(plan.suite_path, *plan.private)
         for arm in plan.arms:
             self._warm(arm, prompts[0][1])
         self._controls(prompts[0])
@@ -96,6 +97,7 @@ class Program:
                 self._phases(arm, prompts[0][1])
         journal.event("memory", peak_rss_bytes=peak_rss_bytes())
         self._sentinel.check()
+        self._sentinel.watch()  # the suite's hash is taken again
         journal.seal(
             counts=self._counts,
             tokens=self._tokens,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -43,9 +44,26 @@ class Sentinel:
 
     def __init__(self) -> None:
         self._trees: dict[str, ast.Module] = {}
+        self._watched: frozenset[str] = frozenset()
+        self._read: list[str] = []
+        # Nothing takes a hook away again, whatever it replaces.
+        sys.addaudithook(self._heard)
+
+    def watch(self, *paths: Path) -> None:
+        """From now on nobody may open these files: the plan of the run, its suite, its log."""
+        self._watched = frozenset(os.path.realpath(path) for path in paths)
+
+    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not self._watched or not isinstance(arguments[0], str | bytes):
+            return
+        path = os.path.realpath(os.fsdecode(arguments[0]))
+        if path in self._watched:
+            self._read.append(path)
 
     def check(self) -> None:
-        """Raise TamperedError naming what was replaced."""
+        """Raise TamperedError naming what was replaced, or read."""
+        if self._read:
+            raise TamperedError(f"the run is void: {Path(self._read[0]).name} was opened in it.")
         for (module, name), known in _KNOWN.items():
             if getattr(module, name, None) is not known:
                 raise TamperedError(f"the run is void: {module.__name__}.{name} was replaced.")

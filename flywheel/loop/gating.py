@@ -129,17 +129,15 @@ class Gating:
     def _outputs(
         self, step: NextBlock, old: Tree, new: Tree, told: dict[str, Any]
     ) -> Found | Failure | Wish:
-        greedy, sampled = self._questions(step)
+        greedy, sampled = self.questions(step)
         told |= {"prompts": list(greedy.prompts), "seed": greedy.seed}
         for question in (greedy, sampled):
-            if question is None:
-                continue
-            mine = self._answer(step, question, INCUMBENT, step.incumbent, old)
+            mine = self.answer(step, question, INCUMBENT, step.incumbent, old)
             if isinstance(mine, str):
                 return Failure("gate_broken", f"the incumbent does not pass the gate: {mine}")
             if not isinstance(mine, RunRecord):
                 return mine
-            theirs = self._answer(step, question, CANDIDATE, step.candidate, new)
+            theirs = self.answer(step, question, CANDIDATE, step.candidate, new)
             if isinstance(theirs, str):
                 return Found(told, theirs)
             if not isinstance(theirs, RunRecord):
@@ -149,7 +147,7 @@ class Gating:
                 return Found(told, told["wrong"][0])
         return Found(told)
 
-    def _questions(self, step: NextBlock) -> tuple[Question, Question | None]:
+    def questions(self, step: NextBlock) -> tuple[Question, Question]:
         """Prompts that nobody could know before, and some of them to be answered by sampling."""
         order, shape = self._order, self._order.patches.shape
         seed = secrets.randbits(31)
@@ -166,7 +164,7 @@ class Gating:
         warm = Question("sampled", path, names[:SAMPLED], TEMPERATURE, seed)
         return Question("output", path, names, 0.0, seed), warm
 
-    def _answer(
+    def answer(
         self, step: NextBlock, question: Question, arm: str, config: Mapping[str, Any], tree: Tree
     ) -> RunRecord | str | Failure | Wish:
         """One load of one arm; a sentence when its engine does not answer rightly by itself."""

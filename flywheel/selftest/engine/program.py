@@ -168,6 +168,7 @@ class Program:
         plan = {
             "arms": [arm["name"] for arm in config["arms"]],
             **{k: config[k] for k in ("order", "plain_arms", "prompts", "max_new_tokens", "seed")},
+            "temperature": config.get("temperature", 0.0),
         }
         self.emit(
             "start",
