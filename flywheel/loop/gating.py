@@ -101,7 +101,7 @@ class Gating:
     # -- tests -----------------------------------------------------------------------------
 
     def _tests(
-        self, step: NextBlock, tests: gates.Tests, tree: Tree
+        self, step: NextBlock, tests: gates.GateTests, tree: Tree
     ) -> str | Failure | Wish | None:
         """Run one set of tests in a worktree; why they do not pass, or None when they do."""
         if missing := [file for file in tests.files if not (tree.path / file).is_file()]:

@@ -188,11 +188,11 @@ class Graft:
 
     def sweep(self) -> None:
         """Remove the worktrees that no run is in, and let go of revisions that came to nothing."""
-        view = self._view()
         used = self._folder.is_dir()
-        if not used and not view.patches:
-            return
         try:
+            view = self._view()
+            if not used and not view.patches:
+                return
             repository = Repository.of_engine(self._order.cwd)
             if used:
                 worktree.sweep(repository, self._folder, self._in_use(view))

@@ -43,7 +43,7 @@ from flywheel.statistics.tau import tau_block
 Parse = Callable[[str, Manifest], "RunRecord | Refusal"]
 _INCUMBENT_GATE = re.compile(r"\barm A\b")
 # To try again as things are would come to the same.
-_AT_ONCE = ("code_changed", "patch_stale")
+_AT_ONCE = ("code_changed", "patch_stale", "gate_broken", "gate_missing")
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,7 @@ class Night:
             self.session.reason = str(error)
             raise
         finally:
+            self.graft.sweep()
             if self.course.lease is not None:
                 self.course.lease.release()
             self._write_best()

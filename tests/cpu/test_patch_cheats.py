@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,10 +30,9 @@ from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop.gating import Gating, Question, verdict
 from flywheel.loop.order import Order, PatchOrder
-from flywheel.loop.result import Failure
 from flywheel.loop.step import NextBlock
 from flywheel.loop.wishes import Wishes
-from flywheel.patch import prompts, source, worktree
+from flywheel.patch import source, worktree
 from flywheel.patch.prompts import Shape
 from flywheel.patch.repository import Repository
 from flywheel.patch.worktree import Tree
@@ -200,16 +197,14 @@ def test_a_cheat_is_caught(bench: Bench, cheat: Cheat) -> None:
     said = [str(reason) for reason in source.reasons(bench.repository, bench.patch(cheat))]
     assert any(cheat.static in one for one in said) if cheat.static else said == []
     caught = bench.caught(cheat)
-    assert caught.startswith(cheat.word), caught
+    assert any(word in caught for word in cheat.words), caught
 
 
-HARMLESS = Cheat(
-    "harmless", "", (("engine/model.py", '"""The backbone forward:', '"""The backbone\'s forward:'),)
-)  # fmt: skip
+HARMLESS = (("engine/model.py", "one definition for prefill", "one and the same for prefill"),)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_harmless_patch_passes(bench: Bench, sampled: bool) -> None:
-    patch = Cheat(HARMLESS.name, "", HARMLESS.edits, sampled=sampled)
+    patch = Cheat("harmless", "", HARMLESS, sampled=sampled)
     assert source.reasons(bench.repository, bench.patch(patch)) == ()
     assert bench.caught(patch) == ""
