@@ -174,7 +174,7 @@ def _measure(
             _one_condition(records[0], other)
     except BlockError as error:
         return _void(writer, block, "no_block", str(error), "void", now_utc)
-    if variant.lever.kind == "patch" and (wrong := _wrong(records)) is not None:
+    if variant.lever.kind == "patch" and (wrong := patch_wrong(records)) is not None:
         return _void(writer, block, "gate_failed", wrong, "void", now_utc)
     incumbent = _incumbent(records)
     measured = _measured_by(writer, view, variant, block, incumbent, now_utc)
@@ -281,7 +281,7 @@ def _incumbent(records: Sequence[RunRecord]) -> RunRecord:
     return next((r for r in records if INCUMBENT in r.header.plan.arms), records[0])
 
 
-def _wrong(records: Sequence[RunRecord]) -> str | None:
+def patch_wrong(records: Sequence[RunRecord]) -> str | None:
     """What a patched engine's loads of a block give that the incumbent's do not; None: the same."""
     by_arm = {
         arm: [r for r in records if r.header.plan.arms == (arm,)]

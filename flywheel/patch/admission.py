@@ -130,8 +130,8 @@ def _imports(node: ast.AST) -> Iterator[str]:
             yield f"it imports {top}: {why}"
         else:
             for part in module.split(".")[1:]:
-                if (why := WHY_NOT.get(part) or ATTRIBUTES.get(part)) is not None:
-                    yield f"it imports {module}: {why}"
+                if part in WHY_NOT or part in ATTRIBUTES:
+                    yield f"it imports {module}: {WHY_NOT.get(part) or ATTRIBUTES[part]}"
 
 
 def _names(node: ast.AST) -> Iterator[str]:

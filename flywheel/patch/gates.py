@@ -60,7 +60,9 @@ TESTS: tuple[GateTests, ...] = (
 )  # fmt: skip
 
 
-def chosen(tests: Sequence[GateTests], paths: Iterable[str], *, device: bool) -> tuple[GateTests, ...]:
+def chosen(
+    tests: Sequence[GateTests], paths: Iterable[str], *, device: bool
+) -> tuple[GateTests, ...]:
     """The tests for a patch of these files, those of the device last; without one, none of them."""
     touched = tuple(paths)
     found = [

@@ -149,7 +149,8 @@ def test_no_hook_of_the_users_is_run(repo: Repository, tmp_path: Path) -> None:
     "path",
     [
         "tests/cpu/test_state.py", "engine/measure/program.py", "engine/suite.py",
-        "engine/engine.py", "engine/assets/suites/tiny-v1.json", "kernels/oracle/rotary.py", "kernels/bench/clock.py",
+        "engine/engine.py", "engine/assets/suites/tiny-v1.json", "kernels/oracle/rotary.py",
+        "kernels/bench/clock.py",
         "flywheel/run/admit.py", "experiments/knobs.py", "engine/config.py", "engine/sampling.py",
         "conftest.py", "pyproject.toml", ".gitattributes", "kernels/deeper/new.py", "engine/new.py",
         "../engine/model.py", "engine/model.py/../suite.py", "kernels/rotary.so",
