@@ -27,14 +27,7 @@ from flywheel.run.parse import parse
 from flywheel.run.record import RunRecord
 from flywheel.run.refusal import Refusal
 from flywheel.statistics.band import Pool, pool
-from flywheel.statistics.block import (
-    CANDIDATE,
-    INCUMBENT,
-    BlockEstimate,
-    cold_block,
-    hot_block,
-    load_costs,
-)
+from flywheel.statistics.block import INCUMBENT, BlockEstimate, cold_block, hot_block, load_costs
 from flywheel.statistics.decide import Rule, Verdict
 from flywheel.statistics.history import Kind, series_of
 from flywheel.statistics.screen import Screened, screen, screen_hot, spread_known
@@ -174,7 +167,7 @@ def _measure(
             _one_condition(records[0], other)
     except BlockError as error:
         return _void(writer, block, "no_block", str(error), "void", now_utc)
-    if variant.lever.kind == "patch" and (wrong := patch_wrong(records)) is not None:
+    if variant.lever.kind == "patch" and (wrong := compare.block(records)) is not None:
         return _void(writer, block, "gate_failed", wrong, "void", now_utc)
     incumbent = _incumbent(records)
     measured = _measured_by(writer, view, variant, block, incumbent, now_utc)
@@ -279,20 +272,6 @@ def _screen(
 def _incumbent(records: Sequence[RunRecord]) -> RunRecord:
     """A load that holds the incumbent: its code is the block's."""
     return next((r for r in records if INCUMBENT in r.header.plan.arms), records[0])
-
-
-def patch_wrong(records: Sequence[RunRecord]) -> str | None:
-    """What a patched engine's loads of a block give that the incumbent's do not; None: the same."""
-    by_arm = {
-        arm: [r for r in records if r.header.plan.arms == (arm,)]
-        for arm in (INCUMBENT, CANDIDATE)
-    }
-    if not all(by_arm.values()):
-        return None
-    mine, theirs = by_arm[INCUMBENT], by_arm[CANDIDATE]
-    found = [*compare.outputs(mine, theirs)]
-    found += [wrong for one in theirs for wrong in compare.remembered(mine[0], one)]
-    return f"{found[0].word}: {found[0].sentence}" if found else None
 
 
 def _one_condition(first: RunRecord, other: RunRecord) -> None:

@@ -288,7 +288,8 @@ class Night:
         self._ready()
         settled = standing.settled(self.ledger)
         said = epoch.declare(
-            self.ledger, self._view(), self.order, settled, now_utc=self._now()
+            self.ledger, self._view(), self.order, settled, now_utc=self._now(),
+            start_of=self.graft.start_of,
         )
         if said is not None:
             self.display.say(f"a new campaign: the one before ended, {said}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from flywheel.patch.prompts import FRESH, SUITE
 from flywheel.run.record import Plain, Point, RunRecord
+from flywheel.statistics.block import CANDIDATE, INCUMBENT
 
 # How much of its time an engine may lose from the first to the second time, as against the
 # incumbent, before it must have remembered; and how much faster it may be on the suite alone.
@@ -82,6 +83,18 @@ def suite_only(incumbent: RunRecord, candidate: RunRecord) -> tuple[Wrong, ...]:
             )
             found.append(Wrong("suite_only", said))
     return tuple(found)
+
+
+def block(records: Sequence[RunRecord]) -> str | None:
+    """What the patched loads of a cold block give that the incumbent's do not; None: the same."""
+    mine, theirs = (
+        [r for r in records if r.header.plan.arms == (arm,)] for arm in (INCUMBENT, CANDIDATE)
+    )
+    if not mine or not theirs:
+        return None
+    found = [*outputs(mine, theirs)]
+    found += [wrong for one in theirs for wrong in remembered(mine[0], one)]
+    return f"{found[0].word}: {found[0].sentence}" if found else None
 
 
 def _answers(record: RunRecord) -> dict[str, Plain]:

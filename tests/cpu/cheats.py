@@ -194,3 +194,23 @@ CHEATS: tuple[Cheat, ...] = (
         words=("exit_status",),
     ),
 )  # fmt: skip
+
+
+_CAUGHT = {
+    VOID: "the tripwire in the measuring program",
+    "clock_contradicted": "the loop's own clock",
+    "remembers": "the output gate: a second time unlike the first",
+    "suite_only": "the output gate: the suite's prompts against new ones",
+    "exit_status": "the output gate: the engine did not come to its end",
+}
+_TEST = "`tests/cpu/test_patch_cheats.py`"
+
+
+def row(cheat: Cheat) -> str:
+    """The line of docs/patches.md about a cheat."""
+    word = cheat.words[0]
+    found = next((said for mark, said in _CAUGHT.items() if word.startswith(mark)), None)
+    if found is None:
+        found = "the output gate: every token" + (", sampled as well" if cheat.sampled else "")
+    by = f"admission ({cheat.static}); {found}" if cheat.static else found
+    return f"| {cheat.what} | {by} | {_TEST} `{cheat.name}` |"

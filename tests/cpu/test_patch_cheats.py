@@ -17,7 +17,7 @@ from pathlib import Path
 
 import checkpoints
 import pytest
-from cheats import CHEATS, Cheat
+from cheats import CHEATS, Cheat, row
 from rich.console import Console
 
 from engine.config import EngineConfig
@@ -208,3 +208,9 @@ def test_a_harmless_patch_passes(bench: Bench, sampled: bool) -> None:
     patch = Cheat("harmless", "", HARMLESS, sampled=sampled)
     assert source.reasons(bench.repository, bench.patch(patch)) == ()
     assert bench.caught(patch) == ""
+
+
+def test_the_table_of_cheats_is_the_one_that_is_tested() -> None:
+    page = (ROOT / "docs" / "patches.md").read_text()
+    shown = [line for line in page.splitlines() if "test_patch_cheats.py" in line]
+    assert shown == [row(cheat) for cheat in CHEATS]

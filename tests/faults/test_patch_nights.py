@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,9 +162,14 @@ def test_best_checkout_tells_how_to_take_it_and_takes_nothing(
         assert main(words) == 0
         assert f"git cherry-pick {row.base}..{row.revision}" in capsys.readouterr().out
         git(asked.cwd, "cherry-pick", f"{row.base}..{row.revision}")
-        git(asked.cwd, "merge", "-q", row.revision)
         assert main(words) == 0
         assert "has them all already" in capsys.readouterr().out
+        # A new campaign then starts from the branch, and no longer from our revision.
+        again = replace(asked, new_campaign=True, budget_runs=1)
+        shutil.copy(asked.ledger, asked.ledger.with_name("taken.db"))
+        _, after, said = session(replace(again, ledger=asked.ledger.with_name("taken.db")), [])
+        assert after.campaign is not None
+        assert after.campaign.start_config == {}, said
     finally:
         git(asked.cwd, "checkout", "-q", "main")
         git(asked.cwd, "branch", "-qD", "mine")

@@ -12,7 +12,6 @@ from records import record
 
 from flywheel.errors import LeverError
 from flywheel.lever import Lever
-from flywheel.loop.judge import patch_wrong
 from flywheel.patch import compare
 from flywheel.run.record import Plain, Point, RunRecord
 from flywheel.run.stopwatch import SLACK_NS, Look, Stopwatch, contradiction
@@ -181,9 +180,9 @@ def test_full_length_answers_are_compared_again_in_every_block() -> None:
         return record(arms={arm: {}}, order=arm * 2, ms={arm: 10.0})
 
     loads = [load("A"), load("B"), load("B"), load("A")]
-    assert patch_wrong(loads) is None
+    assert compare.block(loads) is None
     loads[2] = bent(loads[2], lambda p: replace(p, tokens_sha256=OTHER))
-    assert (patch_wrong(loads) or "").startswith("different: prompt code-0")
+    assert (compare.block(loads) or "").startswith("different: prompt code-0")
 
 
 def test_a_patch_lever_names_a_diff_and_is_cold() -> None:
