@@ -25,7 +25,7 @@ class Shape:
     fresh: int = 4
     suite: int = 4
     random_lengths: int = 3
-    new_tokens: int = 64
+    new_tokens: int = 40
     longest: int = 4096
 
 

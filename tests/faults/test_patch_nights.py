@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from boxes import Box
+from boxes import SUITE, Box
 from harness import wait_for
 from patches import MODEL, diff, faster, git, order_in, patched, repository, session, worktrees
 
@@ -258,6 +258,7 @@ def test_what_a_killed_loop_left_is_swept_by_the_next(box: Box) -> None:
     slow = "import time\n\n\ndef test_nothing():\n    time.sleep(12)\n"
     repo = repository(box.root / "repo", {**files, "tests/cpu/test_state.py": slow})
     asked = order_in(box.root)
+    (box.root / "suite.json").write_text(json.dumps(SUITE))
     patched(asked, faster(repo), "p")
     words = box.command(*box.run_words("--only", "p"))
     engine = box.environment("--speed", MODEL)
