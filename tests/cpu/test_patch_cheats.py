@@ -178,7 +178,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
                   predicted_gain=0.1, hot=False)  # fmt: skip
     step = NextBlock("b00001", "v0001", "lever", lever, CONFIG, CONFIG, False, "ABBA", 1, 1, "",
                      True, True)  # fmt: skip
-    greedy, sampled = gating.questions(step)
+    greedy, sampled = gating.questions(step, 7)
     made = Bench(repository, gating, step, folder / "worktrees", repository.head(), greedy, sampled,
                  {}, {hash(tuple(one)): answer(one) for one in ids})  # fmt: skip
     tree = worktree.add(repository, made.folder, made.base)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from foreign_logs import import_history
-from records import NOW, World, a_head, drive, lever
+from records import NOW, World, a_head, a_patch, drive, lever
 
 from flywheel.errors import LedgerError, LedgerVersionError
 from flywheel.ledger import halts, models, phases, steering, takeovers, views
@@ -48,6 +48,7 @@ def filled(ledger: Ledger) -> Ledger:
     phases.profiled(ledger, {}, {}, "head", [(lever("new", {"n": 1}), "head")], now_utc=NOW)
     import_history(ledger, NOW)
     a_head(ledger)
+    a_patch(ledger)
     return ledger
 
 
