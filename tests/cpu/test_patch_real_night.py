@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.night, pytest.mark.timeout(3600)]
 
 def said(root: Path, *words: str) -> str:
     done = subprocess.run(
-        words, cwd=root, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        check=False,
+        words, cwd=root, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
