@@ -107,6 +107,23 @@ class StageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchRow:
+    """A gated patch: `revision` is the commit of its `diff` on `base`; `gates` what was found."""
+
+    name: str
+    variant_id: str
+    outcome: str
+    diff_sha256: str
+    diff: str
+    base: str
+    revision: str
+    base_source_sha256: str
+    source_sha256: str
+    gates: Mapping[str, Any]
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRow:
     """A decision as recorded. `number` is its key; `mean`, `low`, `high` are log gains."""
 
@@ -311,6 +328,7 @@ class View:
     proposals: tuple[ProposalRow, ...] = ()
     heads: tuple[HeadRow, ...] = ()
     stages: tuple[StageRow, ...] = ()
+    patches: tuple[PatchRow, ...] = ()
 
     @property
     def campaign(self) -> CampaignRow | None:
