@@ -18,6 +18,8 @@ from flywheel.heads import archive
 from flywheel.ledger.rows import CampaignRow
 from flywheel.lever import fingerprint
 from flywheel.loop import plan
+from flywheel.propose.attempt import Asking, Terms
+from flywheel.propose.proposer import Proposer
 from flywheel.run import launch, lineage
 from flywheel.run.manifest import Manifest, engine_config, new_nonce
 from flywheel.statistics.campaign import QUICK, Settings
@@ -54,7 +56,8 @@ class Order:
     ``budget_runs`` counts engine loads, ``budget_s`` the wall time of this session;
     ``timeout_s`` bounds one load, ``grace_s`` is what it gets between TERM and KILL. ``profile`` is
     the command that profiles a configuration; without it the night ends with the declared levers.
-    ``notify`` names who is told of what happens.
+    ``notify`` names who is told of what happens. ``proposers`` are asked for levers under
+    ``terms``; ``fields`` is the command that tells them what the engine's configuration takes.
     """
 
     ledger: Path
@@ -71,6 +74,9 @@ class Order:
     command: tuple[str, ...] = launch.ENGINE_COMMAND
     profile: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
+    proposers: tuple[Proposer, ...] = ()
+    terms: Terms = field(default_factory=Terms)
+    fields: tuple[str, ...] = ()
     cwd: Path = field(default_factory=Path.cwd)
     new_campaign: bool = False
     patience_s: float = 1.0
@@ -78,6 +84,12 @@ class Order:
     holdout: Path | None = None
     heads: HeadOrder = field(default_factory=HeadOrder)
     server_command: tuple[str, ...] = (sys.executable, "-m", "engine.server")
+
+    @property
+    def asking(self) -> Asking | None:
+        """Who may be asked for levers; None: nobody."""
+        names = tuple(one.name for one in self.proposers)
+        return Asking(names, self.terms) if names else None
 
     @property
     def archive(self) -> Path:
