@@ -13,7 +13,7 @@ from flywheel.errors import UsageError
 
 # Those that come with flywheel: `scripted ideas.json` is their whole command.
 SHIPPED = ("scripted", "openai", "agent")
-_NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9._-]{0,31})=(?P<command>.+)", re.DOTALL)
+_NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9._-]{0,31})=(?P<command>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Proposer:
 def parse(text: str) -> Proposer:
     """`NAME=COMMAND`, or a command whose program or module gives the name; else UsageError.
 
-    A word that is the path of a file from here means that file, wherever the command is run.
+    A word that is the path of a file or folder from here means that, wherever the command is run.
     """
     match = _NAMED.fullmatch(text.strip())
     command = match["command"] if match else text
@@ -64,5 +64,5 @@ def _name_of(argv: Sequence[str]) -> str:
 
 def _at_home(word: str) -> str:
     # What has no suffix and no slash is a word far more often than a file that is called so.
-    is_path = "/" in word or bool(os.path.splitext(word)[1])
-    return os.path.abspath(word) if is_path and os.path.isfile(word) else word
+    is_path = "/" in word or word in (".", "..") or bool(os.path.splitext(word)[1])
+    return os.path.abspath(word) if is_path and os.path.exists(word) else word
