@@ -21,6 +21,7 @@ from flywheel.cli import (
     imports as cli_import,
     ledger as cli_ledger,
     levers as cli_levers,
+    mcp as cli_mcp,
     notify as cli_notify,
     propose as cli_propose,
     readjudicate as cli_readjudicate,
@@ -280,6 +281,7 @@ app.command("stop")(cli_daemon.stop_)
 app.command("resume")(cli_daemon.resume)
 app.command("selftest")(cli_selftest.selftest)
 app.command("notify")(cli_notify.notify)
+app.command("mcp")(cli_mcp.mcp)
 
 
 @app.command("doctor")

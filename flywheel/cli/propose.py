@@ -23,7 +23,10 @@ from flywheel.cli.terminal import (
 from flywheel.errors import UsageError
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from flywheel.ledger.rows import AttemptRow
+    from flywheel.propose.admission import Grounds
     from flywheel.propose.ask import Outcome
     from flywheel.propose.attempt import Terms
     from flywheel.propose.proposer import Proposer
@@ -101,50 +104,49 @@ def propose(
 
 def brief_for(path: Path, proposer: str, seconds: float) -> dict[str, Any]:
     """The brief that a proposer would be given now; UsageError before the first campaign."""
+    from flywheel.propose import gathering
+
+    opened = open_ledger(path)
+    try:
+        with opened.reading() as connection:
+            grounds = asking_grounds(connection, path)
+            return gathering.brief(connection, grounds, proposer, seconds, path)
+    finally:
+        opened.close()
+
+
+def asking_grounds(connection: Connection, path: Path) -> Grounds:
+    """What admission looks at now; UsageError before the first campaign."""
     from flywheel.cli.commands import FIELDS_COMMAND, FIELDS_VARIABLE, command_from
     from flywheel.ledger import views
     from flywheel.loop.order import KINDS
     from flywheel.propose import gathering
 
+    view = views.load(connection)
+    if view.campaign is None:
+        raise UsageError(f"{path} holds no campaign yet; flywheel run begins one.")
     fields = gathering.fields(command_from(FIELDS_VARIABLE, FIELDS_COMMAND), Path.cwd())
-    opened = open_ledger(path)
-    try:
-        with opened.reading() as connection:
-            view = views.load(connection)
-            if view.campaign is None:
-                raise UsageError(f"{path} holds no campaign yet; flywheel run begins one.")
-            grounds = gathering.grounds(
-                connection, levers.with_declared(path, view), fields, KINDS, path
-            )
-            return gathering.brief(connection, grounds, proposer, seconds, path)
-    finally:
-        opened.close()
+    return gathering.grounds(connection, levers.with_declared(path, view), fields, KINDS, path)
 
 
 def _ask(
     path: Path, asked: Proposer, wanted: Terms, *, dry_run: bool
 ) -> tuple[Outcome, int | None]:
     """Ask, and record it unless it is a rehearsal; the attempt's number."""
-    from flywheel.cli.commands import FIELDS_COMMAND, FIELDS_VARIABLE, command_from
-    from flywheel.ledger import views
-    from flywheel.loop.order import KINDS
     from flywheel.propose import gathering
     from flywheel.propose.ask import ask
 
-    fields = gathering.fields(command_from(FIELDS_VARIABLE, FIELDS_COMMAND), Path.cwd())
     opened = open_ledger(path, writing=not dry_run)
     try:
         with opened.reading() as connection:
-            view = views.load(connection)
-            if view.campaign is None:
-                raise UsageError(f"{path} holds no campaign yet; flywheel run begins one.")
-            grounds = gathering.grounds(
-                connection, levers.with_declared(path, view), fields, KINDS, path
-            )
+            grounds = asking_grounds(connection, path)
             brief = gathering.brief(connection, grounds, asked.name, wanted.timeout_s, path)
         with tempfile.TemporaryDirectory(prefix="flywheel-") as elsewhere:
             beside = Path(elsewhere) / path.name if dry_run else path
-            found = ask(asked, brief, grounds, wanted, beside, clock=SystemClock())
+            found = ask(
+                asked, brief, grounds, wanted, beside, clock=SystemClock(),
+                take_patch=gathering.taker(path),
+            )
         if dry_run:
             return found, None
         number = gathering.record(opened, asked.name, found, phase=None, now_utc=utc_text())

@@ -58,14 +58,16 @@ class Asker:
         if self._fields is None:
             self._fields = gathering.fields(order.fields, order.cwd)
         with self._ledger.reading() as connection:
-            grounds = gathering.grounds(connection, levers, self._fields, KINDS)
+            grounds = gathering.grounds(
+                connection, levers, self._fields, KINDS, order.ledger
+            )
             brief = gathering.brief(
                 connection, grounds, proposer.name, order.terms.timeout_s, order.ledger
             )
         try:
             found = ask(
                 proposer, brief, grounds, order.terms, order.ledger, clock=self._clock,
-                wishes=self._wishes,
+                wishes=self._wishes, take_patch=gathering.taker(order.ledger),
             )  # fmt: skip
         except FlywheelError as error:
             found = Outcome(FAILED, str(error))

@@ -36,7 +36,8 @@ class Grounds:
     """What admission looks at. `known` holds every lever that there is, `sweeps` their names too.
 
     `fields` describes the engine's fields as `engine.fields` prints them, or is empty: then the
-    fields of the incumbent as the engine resolved it are all that is known of them.
+    fields of the incumbent as the engine resolved it are all that is known of them. `room` is how
+    many more proposed levers may wait.
     """
 
     view: View
@@ -46,6 +47,7 @@ class Grounds:
     kinds: Collection[str]
     sweeps: Collection[str] = ()
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    room: int = 1000
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -82,9 +84,11 @@ def judge(
     for item in answer.items:
         one = _one(item, grounds, take_patch)
         if isinstance(one.lever, Lever):
-            grounds = replace(grounds, known=(*grounds.known, one.lever))
+            known = (*grounds.known, one.lever)
+            grounds = replace(grounds, known=known, room=grounds.room - 1)
         elif isinstance(one.lever, Sweep):
-            grounds = replace(grounds, sweeps=(*grounds.sweeps, one.lever.name))
+            sweeps = (*grounds.sweeps, one.lever.name)
+            grounds = replace(grounds, sweeps=sweeps, room=grounds.room - 1)
         verdicts.append(one)
     return tuple(verdicts)
 
@@ -103,6 +107,8 @@ def _one(item: Item, grounds: Grounds, take_patch: TakePatch) -> Verdict:
 def _admitted(
     offer: Lever | Sweep | Patch, grounds: Grounds, take_patch: TakePatch
 ) -> Lever | Sweep:
+    if grounds.room < 1:
+        raise LeverError("as many proposed levers wait to be tried as may")
     _require_new_name(offer.name, grounds)
     if isinstance(offer, Patch):
         quarantine.check(offer.diff)

@@ -18,11 +18,18 @@ from flywheel.ledger import attempts, halts, phases, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.propose import brief as briefs
-from flywheel.propose.admission import Grounds
+from flywheel.propose.admission import Grounds, TakePatch, no_patches
 from flywheel.propose.ask import Outcome
 
 FIELDS_S = 60.0
+# More than a night could try would only bury the queue.
+MOST_WAITING = 60
 TAMPERED = "proposer_tampered"
+
+
+def taker(ledger: Path) -> TakePatch:
+    """What makes a lever of a patch beside this ledger; it refuses while nothing can."""
+    return no_patches
 
 
 def fields(command: Sequence[str], cwd: Path) -> dict[str, dict[str, Any]]:
@@ -57,8 +64,18 @@ def grounds(
             names |= {sweep.name for sweep in declared.sweeps(ledger)}
     return Grounds(
         view, best.fold(view), views.effective_configs(connection), tuple(known.values()), kinds,
-        tuple(sorted(names)), fields,
+        tuple(sorted(names)), fields, room=MOST_WAITING - _waiting(view),
     )  # fmt: skip
+
+
+def _waiting(view: views.View) -> int:
+    """How many levers of proposers were admitted and not tried yet; a sweep counts once."""
+    tried = {v.lever.identity for v in view.variants}
+    swept = {v.lever.sweep for v in view.variants}
+    levers = (p.lever.identity for p in view.proposals if p.origin.startswith(attempts.ORIGIN))
+    return sum(one not in tried for one in levers) + sum(
+        row.sweep.name not in swept for row in view.sweeps
+    )
 
 
 def brief(
