@@ -2,7 +2,8 @@
 
 Shuts a program in before it starts: a network of its own that leads nowhere, folders that it cannot
 write to, a process table of its own that is emptied when it ends, and no way back to a privilege.
-What the kernel refuses is left out; `--probe` prints, instead of running anything, what holds.
+What the kernel refuses is left out; `--probe` prints, instead of running anything, what holds. With
+`--parent PID` the program does not outlive that process.
 
 The standard library only, and Linux's own numbers: they are its interface, and do not change.
 """
@@ -34,6 +35,7 @@ class Words:
 
     network: bool
     probe: bool
+    parent: int | None
     write: str | None
     shielded: tuple[str, ...]
     command: tuple[str, ...]
@@ -46,6 +48,7 @@ def read(arguments: Sequence[str]) -> Words:
         place = words.index("--")
         words, command = words[:place], words[place + 1 :]
     network = probe = False
+    parent: int | None = None
     write: str | None = None
     shielded: list[str] = []
     while words:
@@ -54,12 +57,14 @@ def read(arguments: Sequence[str]) -> Words:
             network = True
         elif word == "--probe":
             probe = True
+        elif word == "--parent" and words:
+            parent = int(words.pop(0))
         elif word in ("--write", "--read-only") and words:
             path = os.path.realpath(words.pop(0))
             write, shielded = (path, shielded) if word == "--write" else (write, [*shielded, path])
         else:
             raise ValueError(f"{word} means nothing here")
-    return Words(network, probe, write, tuple(shielded), tuple(command))
+    return Words(network, probe, parent, write, tuple(shielded), tuple(command))
 
 
 def shut(words: Words, libc: ctypes.CDLL) -> tuple[str, ...]:
@@ -157,6 +162,11 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("there is no command after --\n")
         return 2
     libc = ctypes.CDLL(None, use_errno=True)
+    if words.parent is not None:
+        libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # Its death before this line sent no signal.
+        if os.getppid() != words.parent:
+            return 125
     holds = shut(words, libc)
     if words.probe:
         sys.stdout.write(json.dumps(list(holds)) + "\n")

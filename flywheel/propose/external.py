@@ -73,6 +73,7 @@ def caged(
 ) -> tuple[str, ...]:
     """The command line that shuts a program in: no network unless the terms say so."""
     words = [sys.executable, "-P", "-m", "flywheel.propose.cage", "--write", str(folder)]
+    words += ["--parent", str(os.getpid())]
     for path in shielded:
         words += ["--read-only", str(path)]
     return (*words, *(("--network",) if terms.network else ()), "--", *argv)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -82,6 +84,15 @@ def told(folder: Path, found: Outcome) -> dict[str, Any]:
     """The transcript of an attempt."""
     read: dict[str, Any] = json.loads((folder / found.transcript).read_text())
     return read
+
+
+def sleeping(seconds: int) -> bool:
+    """Whether some process sleeps for exactly so long."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == f"sleep\0{seconds}\0".encode():
+                return True
+    return False
 
 
 ANSWER = "import json, sys\nbrief = json.load(sys.stdin)\n"
@@ -194,8 +205,33 @@ def test_nothing_that_it_started_is_left(ledger: Ledger, tmp_path: Path) -> None
         "time.sleep(600)\n"
     )
     asked(ledger, tmp_path, program, timeout_s=1.0)
-    words = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
-    assert b"sleep\x00611\x00" not in words
+    assert not sleeping(611)
+
+
+def test_it_does_not_outlive_a_loop_that_was_killed(tmp_path: Path) -> None:
+    program = (
+        "import os, subprocess, sys, time\n"
+        "from pathlib import Path\n"
+        "from flywheel.propose import external\n"
+        "from flywheel.propose.attempt import Terms\n"
+        "here = Path(sys.argv[1])\n"
+        "argv = external.caged(['sleep', '613'], here, Terms(), [])\n"
+        "subprocess.Popen(argv, env=external.environment(here, Terms(), os.environ))\n"
+        "print('begun', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    loop = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE)
+    assert loop.stdout is not None
+    loop.stdout.readline()
+    until_s = time.monotonic() + 20
+    while not sleeping(613) and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert sleeping(613)
+    loop.kill()
+    loop.communicate()
+    while sleeping(613) and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert not sleeping(613)
 
 
 def test_it_gets_no_secret_no_network_and_no_descriptor(
