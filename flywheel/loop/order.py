@@ -21,6 +21,8 @@ from flywheel.loop import plan
 from flywheel.patch.gates import PYTEST, TESTS, Tests
 from flywheel.patch.prompts import Shape
 from flywheel.patch.worktree import Tree
+from flywheel.propose.attempt import Asking, Terms
+from flywheel.propose.proposer import Proposer
 from flywheel.run import launch, lineage
 from flywheel.run.manifest import Manifest, engine_config, new_nonce
 from flywheel.statistics.campaign import QUICK, Settings
@@ -70,7 +72,8 @@ class Order:
     ``budget_runs`` counts engine loads, ``budget_s`` the wall time of this session;
     ``timeout_s`` bounds one load, ``grace_s`` is what it gets between TERM and KILL. ``profile`` is
     the command that profiles a configuration; without it the night ends with the declared levers.
-    ``notify`` names who is told of what happens.
+    ``notify`` names who is told of what happens. ``proposers`` are asked for levers under
+    ``terms``; ``fields`` is the command that tells them what the engine's configuration takes.
     """
 
     ledger: Path
@@ -87,6 +90,9 @@ class Order:
     command: tuple[str, ...] = launch.ENGINE_COMMAND
     profile: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
+    proposers: tuple[Proposer, ...] = ()
+    terms: Terms = field(default_factory=Terms)
+    fields: tuple[str, ...] = ()
     cwd: Path = field(default_factory=Path.cwd)
     new_campaign: bool = False
     patience_s: float = 1.0
@@ -95,6 +101,12 @@ class Order:
     heads: HeadOrder = field(default_factory=HeadOrder)
     server_command: tuple[str, ...] = (sys.executable, "-m", "engine.server")
     patches: PatchOrder = field(default_factory=PatchOrder)
+
+    @property
+    def asking(self) -> Asking | None:
+        """Who may be asked for levers; None: nobody."""
+        names = tuple(one.name for one in self.proposers)
+        return Asking(names, self.terms) if names else None
 
     @property
     def archive(self) -> Path:
