@@ -17,6 +17,7 @@ import engine
 from engine import synthetic
 from engine.checkpoint import checkpoint_sha256
 from engine.engine import Commit
+from engine.identity import effective, fingerprint
 from engine.measure import heads, provenance
 from engine.measure.journal import Journal
 from engine.measure.plan import PROTOCOL, Arm, Plan
@@ -123,13 +124,13 @@ class Program:
         arms = []
         for arm in plan.arms:
             self._use(arm)
-            effective = heads.effective(self._engine.config, self._heads.get(arm.name))
+            resolved = effective(self._engine.config, self._heads.get(arm.name))
             arms.append(
                 {
                     "name": arm.name,
                     "requested": arm.requested,
-                    "effective": effective,
-                    "fingerprint": heads.fingerprint(effective),
+                    "effective": resolved,
+                    "fingerprint": fingerprint(resolved),
                 }
             )
         revision, dirty = provenance.revision()

@@ -23,7 +23,14 @@ from typing import Any
 
 import openai
 import pytest
+from safetensors.torch import save_file
 from servers import HERE
+
+from engine.heads.head import is_draft, raw_tensors
+from engine.server.deployment import EMBEDDED
+from flywheel.box.clock import utc_text
+from flywheel.heads import archive, record
+from flywheel.ledger.store import Ledger
 
 pytestmark = pytest.mark.slow
 LIAR = (sys.executable, str(HERE / "lying_server.py"))
@@ -41,17 +48,45 @@ class Home:
         return [sys.executable, "-m", "flywheel", *words, "--ledger", str(self.folder / "l.db")]
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    folder = tmp_path_factory.mktemp("home")
+def made(folder: Path) -> Home:
+    """A folder without a ledger yet."""
     environment = {
         **os.environ, "FLYWHEEL_LEASE": str(folder / "device.lock"), "FLYWHEEL_MAX_LOAD": "1000",
         "PYTHONPATH": str(HERE.parents[1]),
     }  # fmt: skip
-    made = Home(folder, environment)
-    subprocess.run(made.command("run", "--quick", "--budget-runs", "1"), env=environment,
-                   cwd=folder, check=True, capture_output=True, timeout=250)  # fmt: skip
-    return made
+    return Home(folder, environment)
+
+
+def done(home: Home, *words: str) -> None:
+    """Carry out one flywheel command to its good end."""
+    subprocess.run(home.command(*words), env=home.environment, cwd=home.folder, check=True,
+                   capture_output=True, timeout=250)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    one = made(tmp_path_factory.mktemp("home"))
+    done(one, "run", "--quick", "--budget-runs", "1")
+    return one
+
+
+@pytest.fixture(scope="module")
+def home_of_a_head(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """The same with a draft head of its own, which drafts worse than the checkpoint's."""
+    one = made(tmp_path_factory.mktemp("headed"))
+    arm = one.folder / "arm"
+    arm.mkdir()
+    tensors = raw_tensors(EMBEDDED, is_draft)
+    markov = next(name for name in tensors if name.endswith("markov_w1.weight"))
+    save_file(tensors | {markov: tensors[markov] * 0}, arm / archive.WEIGHTS)
+    (arm / archive.METRICS).write_text("{}")
+    (arm / archive.LOG).write_text("spoilt by hand")
+    ledger = Ledger.open(one.folder / "l.db")
+    files = {kind: arm / kind for kind in archive.FILES}
+    record.keep(ledger, one.folder / archive.FOLDER, "mine", files, {}, now_utc=utc_text())
+    ledger.close()
+    done(one, "run", "--quick", "--budget-runs", "1", "--start", "head=mine")
+    return one
 
 
 class Serving:
@@ -129,6 +164,17 @@ def test_it_is_proven_and_named_before_anybody_is_answered(home: Home) -> None:
         status, said = one.end()
         assert status == 0
         assert re.fullmatch(r"open [\d.]+ s after .*\n?drained, ended .* in [\d.]+ s\.\n", said)
+
+
+def test_a_best_with_a_head_of_its_own_is_proven(home_of_a_head: Home) -> None:
+    with serving(home_of_a_head) as one:
+        assert "every acceptance as in run r00001" in one.line()
+        told = one.get("/health")[1]
+    archived = home_of_a_head.folder / "heads" / "mine"
+    card = json.loads((archived / archive.CARD).read_text())
+    assert told["head"] == {
+        "path": str(archived), "sha256": card["files"][archive.WEIGHTS]["sha256"]
+    }  # fmt: skip
 
 
 def test_what_does_not_reproduce_the_record_is_refused(home: Home) -> None:
