@@ -183,6 +183,8 @@ class Batch:
         try:
             commit = generation.read(self._backend)
         except Exception as error:
+            if is_fault(error):
+                raise
             return [(generation, error)]
         return [] if commit is None else [(generation, commit)]
 
@@ -197,7 +199,18 @@ class Batch:
             )
             return g, g.commit(found.tokens, found.confidence, started)
         except Exception as error:
+            if is_fault(error):
+                raise
             return g, error
+
+
+def is_fault(error: Exception) -> bool:
+    """Whether the engine itself is broken, and not what one generation was asked for.
+
+    What a device or its memory fails at comes out of PyTorch as a RuntimeError, whoever's turn it
+    was, and comes again for everybody else: weights that are gone, a device that is lost.
+    """
+    return isinstance(error, RuntimeError | MemoryError)
 
 
 class _Sharing:
@@ -222,6 +235,8 @@ class _Sharing:
                 position = state.length + 1
                 tokens = confirmed(finite(logits[rows]), offer.drafts, g.sampler, position)
             except Exception as error:
+                if is_fault(error):
+                    raise
                 outcomes.append((g, error))
                 continue
             state.commit(len(tokens))

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 _FOLDER = Path(__file__).parent / "sql"
 # The file that brings a ledger to this version from the one before.
-STEPS: Mapping[int, Path] = {version: _FOLDER / f"to-{version}.sql" for version in range(2, 10)}
+STEPS: Mapping[int, Path] = {version: _FOLDER / f"to-{version}.sql" for version in range(2, 11)}
 
 
 def migrate(connection: Connection, version: int, wanted: int) -> None:

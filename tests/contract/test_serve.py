@@ -34,6 +34,7 @@ from flywheel.ledger.store import Ledger
 
 pytestmark = pytest.mark.slow
 LIAR = (sys.executable, str(HERE / "lying_server.py"))
+BREAKING = (sys.executable, str(HERE / "breaking_server.py"))
 
 
 @dataclass
@@ -185,6 +186,49 @@ def test_what_does_not_reproduce_the_record_is_refused(home: Home) -> None:
     assert "what is served is not what was measured: for " in said
     assert " rounds, not " in said
     assert one.get("/health")[0] == 0
+
+
+def asked(home: Home, *words: str) -> dict[str, Any]:
+    """What a flywheel command says in JSON."""
+    told = subprocess.run(home.command(*words, "--json"), env=home.environment, cwd=home.folder,
+                          check=True, capture_output=True, timeout=60)  # fmt: skip
+    body: dict[str, Any] = json.loads(told.stdout)
+    return body
+
+
+def test_a_fault_of_the_engine_is_one_error_a_new_load_and_a_line_in_the_ledger(
+    home: Home,
+) -> None:
+    wish = home.folder / "break"
+    environment = {"FLYWHEEL_SERVER": shlex.join(BREAKING), "BREAK": str(wish)}
+    with serving(home, **environment) as one:
+        one.line()
+        client = openai.OpenAI(base_url=f"{one.url}/v1", api_key="none", max_retries=0)
+        ask = {"model": "tiny-v4", "messages": [{"role": "user", "content": "Name a colour."}],
+               "temperature": 0, "max_tokens": 20}  # fmt: skip
+        before = client.chat.completions.create(**ask).choices[0].message.content  # type: ignore[call-overload]
+        wish.touch()
+        with pytest.raises(openai.InternalServerError, match="engine"):
+            client.chat.completions.create(**ask)  # type: ignore[call-overload]
+        deadline = time.monotonic() + 60
+        while one.get("/health")[0] != 200 or not one.get("/about.json")[1]["faults"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        after = client.chat.completions.create(**ask).choices[0].message.content  # type: ignore[call-overload]
+        assert after == before
+        assert one.get("/health")[1]["faults"] == 1
+        (shown,) = one.get("/about.json")[1]["faults"]
+        code, said = one.end()
+    assert code == 0
+    assert shown["said"].startswith("engine fault, 1 answer ended: RuntimeError: ")
+    assert shown["said"] in said
+    told = asked(home, "status")["faults"]
+    assert (told["count"], told["last"]["what"], told["last"]["answers"]) == (1, "engine", 1)
+    (line,) = asked(home, "report")["faults"]
+    assert line["said"] == shown["said"]
+    page = subprocess.run(home.command("report"), env=home.environment, capture_output=True,
+                          text=True, timeout=60).stdout  # fmt: skip
+    assert "faults       1 while serving; the last, " in page
 
 
 def test_at_and_config_pin_what_is_served(home: Home) -> None:
