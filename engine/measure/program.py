@@ -278,7 +278,7 @@ class Program:
         plain = self._plain[self._plan.plain_arms[0], prompt.id] if own is None else own
         self._emit(
             "gate",
-            kind="lossless",
+            kind=self._kind(arm),
             arm=arm,
             prompt=prompt.id,
             repeat=repeat,
@@ -286,6 +286,12 @@ class Program:
             first_diff=first_difference(plain, tokens),
             **{"pass": plain == tokens},
         )
+
+    def _kind(self, arm: str) -> str:
+        """`lossy` for an arm whose tokens may differ from plain decode's, and say so."""
+        config = next(one.config for one in self._plan.arms if one.name == arm)
+        warm = self._plan.temperature > 0
+        return "lossy" if warm and config.acceptance != "exact" else "lossless"
 
     def _step_costs(self, arm: Arm, ids: list[int]) -> None:
         self._use(arm)

@@ -175,7 +175,7 @@ def _said(
     """The figure that the row is about, in the words of its ending."""
     if decision.ending == "promoted" and mean is not None:
         return f"{-mean * 100:+.1f} % time {time_ends(low, high)}"
-    if decision.ending == "rejected" and decision.code not in ("priced_out", "regression"):
+    if decision.ending == "rejected" and decision.code not in ("priced_out", "regression", "lossy"):
         return bound(high)
     return decision.sentence.replace("regression in", "REGRESSION in")
 

@@ -84,6 +84,11 @@ class Manifest:
                 return None if arm.get("head") is None else str(arm["head_sha256"])
         raise KeyError(name)
 
+    @property
+    def lossy_arms(self) -> frozenset[str]:
+        """The arms whose tokens may differ from plain decode's: they are measured for a price."""
+        return frozenset(str(name) for name in self.config.get("lossy", ()))
+
     def planned_points(self) -> tuple[tuple[str, str, int], ...]:
         """Every (arm, prompt, repeat) that must be measured exactly once."""
         planned = []

@@ -10,10 +10,11 @@ import pytest
 import torch
 from test_row_independence import VARIANTS, named
 
-from engine.batch import Batch, Generation, sequences_are_independent
+from engine.batch import Batch, Generation
 from engine.config import EngineConfig
 from engine.engine import Commit, Engine
 from engine.errors import ContextOverflow, EngineError, NumericsError, PromptError
+from engine.independence import sequences_are_independent
 from engine.model import Backbone
 from engine.sampling import Constraint, Sampling
 from engine.torch_backend import own, prefill

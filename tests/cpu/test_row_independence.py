@@ -14,7 +14,8 @@ from engine import model
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import ConfigError
-from engine.torch_backend import prefill, rows_are_independent
+from engine.independence import rows_are_independent
+from engine.torch_backend import prefill
 
 Configure = Callable[..., EngineConfig]
 
