@@ -45,7 +45,8 @@ def known(ledger: Path) -> tuple[Lever, ...]:
 def with_declared(ledger: Path, view: View | None) -> tuple[Lever, ...]:
     """As `known`, for a history that was read already; None: there is none yet."""
     found = [*experiments.discover(), *declared.read(ledger)]
-    if sweeps := declared.sweeps(ledger):
+    proposed_sweeps = () if view is None else tuple(row.sweep for row in view.sweeps)
+    if sweeps := (*declared.sweeps(ledger), *proposed_sweeps):
         # Only a search needs it, and it takes its time to load.
         from flywheel.loop.sweeping import expand
 

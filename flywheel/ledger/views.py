@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, func, literal_column, select
 
 from flywheel.errors import LedgerError
-from flywheel.ledger import models, phases, steering
+from flywheel.ledger import attempts, models, phases, steering
 from flywheel.ledger.rows import (
     BlockRow,
     CampaignRow,
@@ -63,6 +63,8 @@ def load(connection: Connection) -> View:
         phases=phases.entered(connection),
         profiles=phases.profiles(connection),
         proposals=phases.proposals(connection),
+        attempts=attempts.made(connection),
+        sweeps=attempts.sweeps(connection),
         heads=tuple(
             HeadRow(r.name, r.variant_id, r.weights_sha256, json.loads(r.card), r.created_utc)
             for r in connection.execute(select(models.head).order_by(literal_column("rowid")))

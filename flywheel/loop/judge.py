@@ -16,7 +16,7 @@ from flywheel.ledger import models, views
 from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.ledger.writer import Writer
-from flywheel.lever import canonical
+from flywheel.lever import LOSSY_METRIC, canonical
 from flywheel.loop.step import MATE_SLOT
 from flywheel.loop.verdicts import append_calibration, append_decision, close_screened, consider
 from flywheel.patch import compare
@@ -27,7 +27,14 @@ from flywheel.run.parse import parse
 from flywheel.run.record import RunRecord
 from flywheel.run.refusal import Refusal
 from flywheel.statistics.band import Pool, pool
-from flywheel.statistics.block import INCUMBENT, BlockEstimate, cold_block, hot_block, load_costs
+from flywheel.statistics.block import (
+    INCUMBENT,
+    BlockEstimate,
+    cold_block,
+    hot_block,
+    load_costs,
+    lossy_block,
+)
 from flywheel.statistics.decide import Rule, Verdict
 from flywheel.statistics.history import Kind, series_of
 from flywheel.statistics.screen import Screened, screen, screen_hot, spread_known
@@ -161,14 +168,15 @@ def _measure(
 ) -> Entered:
     view = views.load(writer.connection)
     variant = view.variant(block.variant_id)
+    # First, for other tokens are no lack of a block but a fault of the patch.
+    if variant.lever.kind == "patch" and (wrong := compare.block(records)) is not None:
+        return _void(writer, block, "gate_failed", wrong, "void", now_utc)
     try:
         estimate = estimate_block(block, records, variant.lever.metric)
         for other in records[1:]:
             _one_condition(records[0], other)
     except BlockError as error:
         return _void(writer, block, "no_block", str(error), "void", now_utc)
-    if variant.lever.kind == "patch" and (wrong := compare.block(records)) is not None:
-        return _void(writer, block, "gate_failed", wrong, "void", now_utc)
     incumbent = _incumbent(records)
     measured = _measured_by(writer, view, variant, block, incumbent, now_utc)
     if isinstance(measured, Entered):
@@ -227,6 +235,8 @@ def estimate_block(block: BlockRow, records: Sequence[RunRecord], metric: str) -
     """The estimate of a complete block from its records, in order of their slots."""
     if metric == "tau" and block.hot:
         return tau_block(records[0])
+    if metric == LOSSY_METRIC:
+        return lossy_block(records[0])
     return hot_block(records[0], metric) if block.hot else cold_block(records, metric)
 
 

@@ -19,6 +19,7 @@ from flywheel.ledger import phases, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop import bracket, epoch, handover, judge, pace, plan, planned, standing
+from flywheel.loop.asking import Asker
 from flywheel.loop.course import Course
 from flywheel.loop.exhaust import exhaust
 from flywheel.loop.forge import Forge
@@ -85,6 +86,10 @@ class Night:
             order, ledger, clock=clock, display=display, wishes=wishes, do=self._do,
             decided=self.herald.decided,
         )  # fmt: skip
+        self.asker = Asker(
+            order, ledger, clock=clock, display=display, wishes=wishes, do=self._do,
+            tell=self._tell,
+        )  # fmt: skip
 
     # -- the whole night -------------------------------------------------------------------
 
@@ -139,6 +144,7 @@ class Night:
                 kinds=self.graft.kinds(wanted=any(x.kind == "patch" for x in levers)),
                 settled=standing.settled(self.ledger),
                 now_utc=self._now(),
+                asking=self.order.asking,
             )
             if isinstance(step, plan.Stop):
                 if "error budget" in step.reason:
@@ -159,7 +165,12 @@ class Night:
                 )
                 self.display.say(said)
                 continue
-            found = self._profile(step) if isinstance(step, plan.TakeProfile) else self._block(step)
+            if isinstance(step, plan.TakeProfile):
+                found = self._profile(step)
+            elif isinstance(step, plan.AskProposer | plan.Rest):
+                found = self.asker.carry_out(step, self._levers())
+            else:
+                found = self._block(step)
             if found is not None:
                 return found
 

@@ -21,8 +21,11 @@ from flywheel.loop import plan
 from flywheel.patch.gates import PYTEST, TESTS, GateTests
 from flywheel.patch.prompts import Shape
 from flywheel.patch.worktree import Tree
+from flywheel.propose.attempt import Asking, Terms
+from flywheel.propose.proposer import Proposer
 from flywheel.run import launch, lineage
 from flywheel.run.manifest import Manifest, engine_config, new_nonce
+from flywheel.statistics.block import CANDIDATE
 from flywheel.statistics.campaign import QUICK, Settings
 
 BEST_FILE = "best.json"
@@ -30,6 +33,9 @@ BEST_FILE = "best.json"
 KINDS = ("config", "head", "patch")
 HEADS_COMMAND = (sys.executable, "-m", "engine.heads")
 HEARTBEAT_GAP_S = 15.0
+# How a lossy lever is measured: at temperature 0 it would be exact. One seed, so that its loads
+# decode the same texts and only time differs between them.
+LOSSY_TEMPERATURE, LOSSY_SEED = 1.0, 1
 # STOP is honoured within two seconds, so an engine that is deaf to TERM has only one.
 GRACE_S = 1.0
 
@@ -70,7 +76,8 @@ class Order:
     ``budget_runs`` counts engine loads, ``budget_s`` the wall time of this session;
     ``timeout_s`` bounds one load, ``grace_s`` is what it gets between TERM and KILL. ``profile`` is
     the command that profiles a configuration; without it the night ends with the declared levers.
-    ``notify`` names who is told of what happens.
+    ``notify`` names who is told of what happens. ``proposers`` are asked for levers under
+    ``terms``; ``fields`` is the command that tells them what the engine's configuration takes.
     """
 
     ledger: Path
@@ -87,6 +94,9 @@ class Order:
     command: tuple[str, ...] = launch.ENGINE_COMMAND
     profile: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
+    proposers: tuple[Proposer, ...] = ()
+    terms: Terms = field(default_factory=Terms)
+    fields: tuple[str, ...] = ()
     cwd: Path = field(default_factory=Path.cwd)
     new_campaign: bool = False
     patience_s: float = 1.0
@@ -95,6 +105,12 @@ class Order:
     heads: HeadOrder = field(default_factory=HeadOrder)
     server_command: tuple[str, ...] = (sys.executable, "-m", "engine.server")
     patches: PatchOrder = field(default_factory=PatchOrder)
+
+    @property
+    def asking(self) -> Asking | None:
+        """Who may be asked for levers; None: nobody."""
+        names = tuple(one.name for one in self.proposers)
+        return Asking(names, self.terms) if names else None
 
     @property
     def archive(self) -> Path:
@@ -174,11 +190,14 @@ def plan_manifest(
         # and a candidate that changes them is incorrect, not fast.
         plain_arms=(load.arms[0][0],),
         max_new_tokens=order.max_new_tokens,
-        seed=step.seed,
+        seed=LOSSY_SEED if step.lever.lossy else step.seed,
+        temperature=LOSSY_TEMPERATURE if step.lever.lossy else 0.0,
         sources={} if code is None else {name: code.source_sha256 for name, _ in load.arms},
     )
     if about_heads:
         config["of_suite"] = str(order.suite)
+    if step.lever.lossy:
+        config["lossy"] = [CANDIDATE]
     return Manifest(
         run_id=run_id,
         nonce=nonce,

@@ -12,12 +12,14 @@ from patches import MODEL, branch, edited, git, repository
 
 from flywheel.box import identity
 from flywheel.cli.app import main
-from flywheel.errors import PatchError, UsageError
+from flywheel.errors import LeverError, PatchError, UsageError
 from flywheel.files import dump, write_atomic
 from flywheel.patch import admission, gates, prompts, source, worktree
 from flywheel.patch.paths import forbidden
 from flywheel.patch.prompts import Shape
 from flywheel.patch.repository import REFS, Repository
+from flywheel.propose import gathering
+from flywheel.propose.answer import Patch as Proposed
 
 TWICE = (MODEL, "return x + x\n", "return 2 * x\n")
 
@@ -380,3 +382,18 @@ def test_levers_add_says_what_is_wrong(
     monkeypatch.chdir(repo.root)
     assert main(["levers", "add", *words, "--ledger", str(tmp_path / "ledger.db")]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_patch_that_a_program_proposes_becomes_the_lever_that_a_person_would_declare(
+    repo: Repository, tmp_path: Path
+) -> None:
+    ledger, text = tmp_path / "ledger.db", edited(repo, *TWICE)
+    take = gathering.taker(ledger, repo.root)
+    made = take(Proposed("p", text, "one product", "it is not", 0.03, ceiling=0.1))
+    assert made.change == {"patch": source.onto(repo, repo.head(), text).sha256}
+    assert (made.kind, made.hot, made.ceiling) == ("patch", False, 0.1)
+    assert source.kept(ledger, str(made.change["patch"]))
+    for bad, said in ((edited(repo, MODEL, "LIMIT = 1", "import time"), "read the clock"),
+                      (text.replace("def twice", "def once"), "does not apply")):  # fmt: skip
+        with pytest.raises(LeverError, match=said):
+            take(Proposed("q", bad, "c", "f", 0.03))
