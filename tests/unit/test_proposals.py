@@ -216,7 +216,7 @@ def test_a_patch_is_handed_over_once_it_passed_the_quarantine(grounds: Grounds) 
 
     def take(offer: Patch) -> Lever:
         taken.append(offer.diff)
-        return lever(offer.name, {"patch": "abc"}, kind="patch")
+        return lever(offer.name, {"patch": "a" * 64}, kind="patch", hot=False)
 
     wide = replace(grounds, kinds=("config", "head", "patch"))
     (one,) = judge(read(answer(patch())), wide, take)
