@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from flywheel.ledger import models, store, views
+from flywheel.ledger import attempts, models, store, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever, canonical, fingerprint
 from flywheel.loop import judge, plan, planned
@@ -40,6 +40,7 @@ from flywheel.run.record import (
     StepCost,
     SuiteRef,
 )
+from flywheel.sweep import Sweep
 
 # No test pulls the plug, and waiting for the disk is most of a small ledger's time.
 store.SYNCHRONOUS = "OFF"
@@ -341,6 +342,15 @@ def drive(
         else:
             play(ledger, step, world)
     raise AssertionError("the plan never stopped")
+
+
+def an_attempt(ledger: Ledger) -> None:
+    """A proposer was asked, and a sweep came of it."""
+    attempts.record(
+        ledger, "thinker", "answered", "one of one", phase=None, verdicts=[{"admitted": True}],
+        admitted=[Sweep("s", "depth", "c", "f", 0.01, values=(1, 2))], transcript="t.json",
+        sha256="0", wall_s=1.0, now_utc=NOW,
+    )  # fmt: skip
 
 
 def a_head(ledger: Ledger) -> None:
