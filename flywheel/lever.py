@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ KINDS = ("config", "head", "patch")
 METRICS = ("ms_per_token", "tau")
 # What an incumbent may have to be before a lever can move it: run on one backend, or draft.
 NEEDS = ("torch", "triton", "drafts")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def canonical(value: object) -> str:
@@ -100,10 +102,11 @@ class Lever:
     def applied(self, incumbent: Mapping[str, object], variant_id: str) -> dict[str, object]:
         """The candidate configuration of this lever as the variant of that id.
 
-        A head is named by who trains it: one recipe may be trained more than once.
+        A head is named by who trains it: one recipe may be trained more than once; and a patch by
+        what it is applied to.
         """
-        if self.kind == "head" and not self.null:
-            return {**incumbent, "head": f"{self.name}-{variant_id}"}
+        if self.kind in ("head", "patch") and not self.null:
+            return {**incumbent, self.kind: f"{self.name}-{variant_id}"}
         return {**incumbent, **self.change}
 
     def label(self) -> str:
@@ -111,6 +114,8 @@ class Lever:
         if self.null:
             return "null (incumbent against itself)"
         name, value = next(iter(self.change.items()))
+        if self.kind == "patch":
+            return f"patch {str(value)[:12]}"
         if isinstance(value, Mapping):
             said = ", ".join(f"{k} {str(v).lower()}" for k, v in value.items())
             return f"{name}: {said or 'the default recipe'}"
@@ -139,6 +144,13 @@ def _check(lever: Lever) -> None:
             raise LeverError(
                 f"lever {lever.name} changes the head: its change is a recipe, it is judged on tau "
                 "and one load holds both heads"
+            )
+    if lever.kind == "patch" and not lever.null:
+        named = lever.change.get("patch")
+        if not (isinstance(named, str) and _SHA256.fullmatch(named)) or lever.hot:
+            raise LeverError(
+                f"lever {lever.name} changes the code: its change is the hash of a diff, and no "
+                "load can hold both"
             )
     if not lever.null and not (lever.claim.strip() and lever.falsify.strip()):
         raise LeverError(f"lever {lever.name} needs a claim and what would falsify it")

@@ -54,9 +54,12 @@ def _beside(loaded: Engine, plan: Plan, head: Path | None, config: EngineConfig)
     return Engine(loaded.geometry, replace(loaded.weights, draft=draft), config, loaded.cores)
 
 
-def effective(config: EngineConfig, head_sha256: str | None) -> dict[str, Any]:
-    """What an arm is: its resolved configuration, and its own head where it has one."""
-    return config.canonical() | ({} if head_sha256 is None else {"head": head_sha256})
+def effective(
+    config: EngineConfig, head_sha256: str | None, source_sha256: str | None = None
+) -> dict[str, Any]:
+    """What an arm is: its resolved configuration; its own head and code where it has them."""
+    own = {"head": head_sha256, "source": source_sha256}
+    return config.canonical() | {name: value for name, value in own.items() if value is not None}
 
 
 def fingerprint(resolved: dict[str, Any]) -> str:

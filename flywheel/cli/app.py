@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from flywheel.cli import (
+    add as cli_add,
     chat as cli_chat,
     daemon as cli_daemon,
     heads as cli_heads,
@@ -64,6 +65,7 @@ app = typer.Typer(
     help="Makes one box's model decode faster, one measured change at a time.\n\n"
     "flywheel doctor, then flywheel run, then flywheel report, then flywheel serve.",
 )
+cli_levers.app.command("add")(cli_add.add)
 cli_levers.app.command("sweep")(cli_sweep.sweep)
 cli_levers.app.command("price")(cli_steer.price)
 cli_levers.app.command("defer")(cli_steer.defer)
@@ -302,14 +304,26 @@ def doctor_(
 
 
 @app.command("best")
-def best_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -> int:
+def best_(
+    ledger: LedgerOption = Path("ledger.db"),
+    checkout: Annotated[
+        bool,
+        typer.Option("--checkout", help="Print how to take its patches into a branch of yours."),
+    ] = False,
+    json_: JsonOption = False,
+) -> int:
     """The best configuration so far: a fold of the decisions.
 
-    Example: flywheel best --json
-    """
-    from flywheel.cli import commands
+    Patches that won are commits under refs/flywheel/patches; no branch of yours is ever touched.
 
-    return commands.show_best(ledger_path(ledger), json_=json_)
+    Example: flywheel best --checkout
+    """
+    from flywheel.cli import checkout as cli_checkout, commands
+
+    path = ledger_path(ledger)
+    if checkout:
+        return cli_checkout.show(path, json_=json_)
+    return commands.show_best(path, json_=json_)
 
 
 # Newer typer carries its own copy of click, older ones import it; this finds either's base class.

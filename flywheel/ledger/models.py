@@ -7,6 +7,7 @@
     block_plan -> choice: the terms by which a lever was chosen, and what it was chosen over
     steering: what a person said of a lever, which may never have been tried
     campaign -> phase -> profile; proposal: a lever that nobody declared, and where it comes from
+    variant -> head -> head_stage; variant -> patch: a diff as applied, and what its gates found
     campaign -> attempt -> proposed_sweep: a proposer was asked, and what was made of its answer
     run -> halt -> resume; takeover stands alone
     foreign_log -> foreign_reading -> foreign_measurement, foreign_verdict (imported history)
@@ -456,6 +457,24 @@ head_stage = _table(
     _json("signature"),
     Column("created_utc", Text, nullable=False),
     _one_of("outcome", ("live", "rolled_back")),
+)
+
+# A patch that was gated: its diff as applied, on which commit, which one it made, and what the
+# gates found. A refused one has no commit that is kept.
+patch = _table(
+    "patch",
+    Column("name", Text, primary_key=True),
+    Column("variant_id", Text, ForeignKey("variant.id"), nullable=False, unique=True),
+    Column("outcome", Text, nullable=False),
+    Column("diff_sha256", Text, nullable=False),
+    Column("diff", Text, nullable=False),
+    Column("base", Text, nullable=False),
+    Column("revision", Text, nullable=False),
+    Column("base_source_sha256", Text, nullable=False),
+    Column("source_sha256", Text, nullable=False),
+    _json("gates"),
+    Column("created_utc", Text, nullable=False),
+    _one_of("outcome", ("admitted", "refused")),
 )
 
 halt = _table(

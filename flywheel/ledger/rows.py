@@ -108,6 +108,23 @@ class StageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchRow:
+    """A gated patch: `revision` is the commit of its `diff` on `base`; `gates` what was found."""
+
+    name: str
+    variant_id: str
+    outcome: str
+    diff_sha256: str
+    diff: str
+    base: str
+    revision: str
+    base_source_sha256: str
+    source_sha256: str
+    gates: Mapping[str, Any]
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRow:
     """A decision as recorded. `number` is its key; `mean`, `low`, `high` are log gains."""
 
@@ -352,6 +369,7 @@ class View:
     sweeps: tuple[ProposedSweepRow, ...] = ()
     heads: tuple[HeadRow, ...] = ()
     stages: tuple[StageRow, ...] = ()
+    patches: tuple[PatchRow, ...] = ()
 
     @property
     def campaign(self) -> CampaignRow | None:

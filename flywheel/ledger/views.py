@@ -21,6 +21,7 @@ from flywheel.ledger.rows import (
     DecisionRow,
     FindingRow,
     HeadRow,
+    PatchRow,
     RunRow,
     ScreenRow,
     StageRow,
@@ -72,6 +73,10 @@ def load(connection: Connection) -> View:
             StageRow(r.head, r.decision_id, r.outcome, r.detail, json.loads(r.signature),
                      r.created_utc)
             for r in connection.execute(select(models.head_stage).order_by(models.head_stage.c.id))
+        ),
+        patches=tuple(
+            PatchRow(**{**r._asdict(), "gates": json.loads(r.gates)})
+            for r in connection.execute(select(models.patch).order_by(models.patch.c.variant_id))
         ),
     )
 

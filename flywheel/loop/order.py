@@ -15,9 +15,12 @@ from flywheel.box import host
 from flywheel.box.clock import Window
 from flywheel.files import dump, write_atomic
 from flywheel.heads import archive
-from flywheel.ledger.rows import CampaignRow
+from flywheel.ledger.rows import CampaignRow, PatchRow
 from flywheel.lever import fingerprint
 from flywheel.loop import plan
+from flywheel.patch.gates import PYTEST, TESTS, Tests
+from flywheel.patch.prompts import Shape
+from flywheel.patch.worktree import Tree
 from flywheel.propose.attempt import Asking, Terms
 from flywheel.propose.proposer import Proposer
 from flywheel.run import launch, lineage
@@ -25,8 +28,8 @@ from flywheel.run.manifest import Manifest, engine_config, new_nonce
 from flywheel.statistics.campaign import QUICK, Settings
 
 BEST_FILE = "best.json"
-# What this loop can change between two arms; patches need their own launch.
-KINDS = ("config", "head")
+# What this loop can change between two arms; patches need the engine's code in a git repository.
+KINDS = ("config", "head", "patch")
 HEADS_COMMAND = (sys.executable, "-m", "engine.heads")
 HEARTBEAT_GAP_S = 15.0
 # STOP is honoured within two seconds, so an engine that is deaf to TERM has only one.
@@ -47,6 +50,19 @@ class HeadOrder:
     recipe: Mapping[str, object] = field(default_factory=dict)
     timeout_s: float = 6 * 3600.0
     command: tuple[str, ...] = HEADS_COMMAND
+
+
+@dataclass(frozen=True, slots=True)
+class PatchOrder:
+    """How patches are gated on this box: the size of the output gate, and how tests are run.
+
+    ``tests`` are the files of tests by what a patch touches (``flywheel.patch.gates``).
+    """
+
+    shape: Shape = field(default_factory=Shape)
+    tests: tuple[Tests, ...] = TESTS
+    command: tuple[str, ...] = PYTEST
+    timeout_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,7 @@ class Order:
     holdout: Path | None = None
     heads: HeadOrder = field(default_factory=HeadOrder)
     server_command: tuple[str, ...] = (sys.executable, "-m", "engine.server")
+    patches: PatchOrder = field(default_factory=PatchOrder)
 
     @property
     def asking(self) -> Asking | None:
@@ -133,12 +150,17 @@ def plan_manifest(
     now_utc: str,
     campaign: CampaignRow | None = None,
     guard: Mapping[str, Any] | None = None,
+    trees: Mapping[str | None, Tree] | None = None,
+    patch: PatchRow | None = None,
 ) -> Manifest:
     """Everything needed to repeat one load; ``known``: fingerprints of the block's earlier ones.
 
     With its ``campaign`` the manifest also says where in the history the run belongs. ``guard``
-    holds the limits of the run's memory guard; a run without them has none.
+    holds the limits of the run's memory guard; a run without them has none. ``trees`` are the
+    worktrees by the patch that they hold; all arms of a load have the same patch. ``patch`` is the
+    one that the block is about.
     """
+    code = (trees or {}).get(load.arms[0][1].get("patch"))
     nonce = new_nonce()
     slot = "" if step.hot else f".{load.slot}"
     run_id = f"r{step.block_id[1:]}{slot}-{secrets.token_hex(3)}"
@@ -165,6 +187,7 @@ def plan_manifest(
         plain_arms=(load.arms[0][0],),
         max_new_tokens=order.max_new_tokens,
         seed=step.seed,
+        sources={} if code is None else {name: code.source_sha256 for name, _ in load.arms},
     )
     if about_heads:
         config["of_suite"] = str(order.suite)
@@ -173,7 +196,7 @@ def plan_manifest(
         nonce=nonce,
         config=config,
         argv=launch.engine_argv(order.runs_dir.resolve() / run_id, order.command),
-        cwd=str(order.cwd),
+        cwd=str(order.cwd if code is None else code.path),
         created_utc=now_utc,
         timeout_s=order.timeout_s,
         grace_s=order.grace_s,
@@ -186,7 +209,7 @@ def plan_manifest(
         # Rounds are counted, not timed: a busy host changes nothing about a head.
         load_limit=None if about_heads else host.load_limit(host.cores()),
         fingerprints=dict(known) if known else None,
-        lineage=None if campaign is None else lineage.to_json(campaign, step),
+        lineage=None if campaign is None else lineage.to_json(campaign, step, patch),
         guard=guard,
     )
 
