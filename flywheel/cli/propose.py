@@ -145,7 +145,7 @@ def _ask(
             beside = Path(elsewhere) / path.name if dry_run else path
             found = ask(
                 asked, brief, grounds, wanted, beside, clock=SystemClock(),
-                take_patch=gathering.taker(path),
+                take_patch=gathering.taker(beside, Path.cwd()),
             )
         if dry_run:
             return found, None

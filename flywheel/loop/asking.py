@@ -67,7 +67,7 @@ class Asker:
         try:
             found = ask(
                 proposer, brief, grounds, order.terms, order.ledger, clock=self._clock,
-                wishes=self._wishes, take_patch=gathering.taker(order.ledger),
+                wishes=self._wishes, take_patch=gathering.taker(order.ledger, order.cwd),
             )  # fmt: skip
         except FlywheelError as error:
             found = Outcome(FAILED, str(error))

@@ -13,12 +13,15 @@ from sqlalchemy import Connection
 
 from flywheel import best, declared
 from flywheel.box import host
-from flywheel.errors import LeverError
+from flywheel.errors import LeverError, PatchError, UsageError
 from flywheel.ledger import attempts, halts, phases, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
+from flywheel.patch import source
+from flywheel.patch.repository import Repository
 from flywheel.propose import brief as briefs
-from flywheel.propose.admission import Grounds, TakePatch, no_patches
+from flywheel.propose.admission import Grounds, TakePatch
+from flywheel.propose.answer import Patch
 from flywheel.propose.ask import Outcome
 
 FIELDS_S = 60.0
@@ -27,9 +30,25 @@ MOST_WAITING = 60
 TAMPERED = "proposer_tampered"
 
 
-def taker(ledger: Path) -> TakePatch:
-    """What makes a lever of a patch beside this ledger; it refuses while nothing can."""
-    return no_patches
+def taker(ledger: Path, cwd: Path) -> TakePatch:
+    """What makes a lever of a patch: of the repository of the engine in `cwd`, beside a ledger."""
+
+    def take(offer: Patch) -> Lever:
+        try:
+            repository = Repository.of_engine(cwd)
+            found = source.onto(repository, repository.head(), offer.diff)
+            if reasons := source.reasons(repository, found):
+                raise LeverError("the patch is not admitted: " + "; ".join(map(str, reasons[:5])))
+            source.keep(ledger, found)
+        except (PatchError, UsageError, OSError) as error:
+            raise LeverError(str(error)) from error
+        return Lever(
+            name=offer.name, kind="patch", change={"patch": found.sha256}, claim=offer.claim,
+            falsify=offer.falsify, predicted_gain=offer.predicted_gain, ceiling=offer.ceiling,
+            hot=False, family="patch",
+        )  # fmt: skip
+
+    return take
 
 
 def fields(command: Sequence[str], cwd: Path) -> dict[str, dict[str, Any]]:
