@@ -15,7 +15,11 @@ from dataclasses import dataclass, field
 from flywheel.errors import LeverError
 
 KINDS = ("config", "head", "patch")
-METRICS = ("ms_per_token", "tau")
+# The time per token of what says something else than plain decode would: a price, and no gain.
+LOSSY_METRIC = "lossy_ms_per_token"
+METRICS = ("ms_per_token", "tau", LOSSY_METRIC)
+# Values that change what is said. What is lossy is measured for its price and never promoted.
+LOSSY: Mapping[str, tuple[object, ...]] = {"acceptance": ("typical",)}
 # What an incumbent may have to be before a lever can move it: run on one backend, or draft.
 NEEDS = ("torch", "triton", "drafts")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -82,6 +86,11 @@ class Lever:
         return next(iter(self.change), None)
 
     @property
+    def lossy(self) -> bool:
+        """Whether it changes what is said, so that it can never be promoted."""
+        return self.metric == LOSSY_METRIC
+
+    @property
     def group(self) -> str:
         """What levers share that differ only in a value; any other lever is a group of its own."""
         if self.sweep:
@@ -119,7 +128,8 @@ class Lever:
         if isinstance(value, Mapping):
             said = ", ".join(f"{k} {str(v).lower()}" for k, v in value.items())
             return f"{name}: {said or 'the default recipe'}"
-        return f"{name} -> {value if isinstance(value, str) else canonical(value)}"
+        said = f"{name} -> {value if isinstance(value, str) else canonical(value)}"
+        return f"{said} (LOSSY)" if self.lossy else said
 
 
 def _check(lever: Lever) -> None:
@@ -152,6 +162,13 @@ def _check(lever: Lever) -> None:
                 f"lever {lever.name} changes the code: its change is the hash of a diff, and no "
                 "load can hold both"
             )
+    if lever.lossy != any(value in LOSSY.get(name, ()) for name, value in lever.change.items()):
+        raise LeverError(
+            f"lever {lever.name}: what changes the text is judged on {LOSSY_METRIC}, and nothing "
+            "else is"
+        )
+    if lever.lossy and not lever.hot:
+        raise LeverError(f"lever {lever.name} is lossy: one load holds both arms")
     if not lever.null and not (lever.claim.strip() and lever.falsify.strip()):
         raise LeverError(f"lever {lever.name} needs a claim and what would falsify it")
     for name, gain in (("predicted_gain", lever.predicted_gain), ("ceiling", lever.ceiling)):

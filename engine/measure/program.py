@@ -17,6 +17,7 @@ import engine
 from engine import synthetic
 from engine.checkpoint import checkpoint_sha256
 from engine.engine import Commit
+from engine.identity import effective, fingerprint
 from engine.measure import heads, provenance
 from engine.measure.journal import Journal
 from engine.measure.plan import PROTOCOL, Arm, Plan
@@ -130,13 +131,13 @@ class Program:
             self._use(arm)
             # The code that runs, never the one asked for: whoever judges compares the two.
             own = None if arm.source_sha256 is None else source
-            effective = heads.effective(self._engine.config, self._heads.get(arm.name), own)
+            resolved = effective(self._engine.config, self._heads.get(arm.name), own)
             arms.append(
                 {
                     "name": arm.name,
                     "requested": arm.requested,
-                    "effective": effective,
-                    "fingerprint": heads.fingerprint(effective),
+                    "effective": resolved,
+                    "fingerprint": fingerprint(resolved),
                 }
             )
         revision, dirty = provenance.revision()
@@ -298,7 +299,7 @@ class Program:
         plain = self._plain[self._plan.plain_arms[0], prompt.id] if own is None else own
         self._emit(
             "gate",
-            kind="lossless",
+            kind=self._kind(arm),
             arm=arm,
             prompt=prompt.id,
             repeat=repeat,
@@ -306,6 +307,12 @@ class Program:
             first_diff=first_difference(plain, tokens),
             **{"pass": plain == tokens},
         )
+
+    def _kind(self, arm: str) -> str:
+        """`lossy` for an arm whose tokens may differ from plain decode's, and say so."""
+        config = next(one.config for one in self._plan.arms if one.name == arm)
+        warm = self._plan.temperature > 0
+        return "lossy" if warm and config.acceptance != "exact" else "lossless"
 
     def _step_costs(self, arm: Arm, ids: list[int]) -> None:
         self._use(arm)

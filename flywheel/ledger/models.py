@@ -9,7 +9,7 @@
     campaign -> phase -> profile; proposal: a lever that nobody declared, and where it comes from
     variant -> head -> head_stage; variant -> patch: a diff as applied, and what its gates found
     campaign -> attempt -> proposed_sweep: a proposer was asked, and what was made of its answer
-    run -> halt -> resume; takeover stands alone
+    run -> halt -> resume; takeover stands alone; decision -> service_fault
     foreign_log -> foreign_reading -> foreign_measurement, foreign_verdict (imported history)
 
 Every row names the row that it came from. A run gets a terminal row instead of an edited status,
@@ -501,6 +501,20 @@ takeover = _table(
     _json("previous"),
     Column("proof", Text, nullable=False),
     Column("created_utc", Text, nullable=False),
+)
+
+# What broke while clients were served: the engine, which was loaded again, or the whole server.
+service_fault = _table(
+    "service_fault",
+    Column("id", Integer, primary_key=True),
+    Column("what", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("answers", Integer, nullable=False),
+    Column("decision_id", Integer, ForeignKey("decision.id")),
+    _json("config"),
+    Column("created_utc", Text, nullable=False),
+    _one_of("what", ("engine", "server")),
+    CheckConstraint("answers >= 0"),
 )
 
 foreign_ruler = _table(

@@ -147,7 +147,9 @@ def _after(view: View, lever: Lever, last: VariantRow, best: Best) -> Candidate 
 
 def conditions_changed(view: View, last: VariantRow, best: Best) -> tuple[str, ...]:
     """What has changed since a decision, of the conditions that it held under."""
-    newest = next((b for b in reversed(view.blocks()) if b.estimate is not None), None)
+    metric = last.lever.metric  # rulers of other metrics are others, and always were
+    newest = next((b for b in reversed(view.blocks())
+                   if b.estimate is not None and b.estimate.metric == metric), None)
     own = last.measured[-1] if last.measured else last.screened
     changed = []
     then, now = dict(last.incumbent), dict(best.config)

@@ -16,7 +16,7 @@ from flywheel.ledger import models, views
 from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.ledger.writer import Writer
-from flywheel.lever import canonical
+from flywheel.lever import LOSSY_METRIC, canonical
 from flywheel.loop.step import MATE_SLOT
 from flywheel.loop.verdicts import append_calibration, append_decision, close_screened, consider
 from flywheel.patch import compare
@@ -34,6 +34,7 @@ from flywheel.statistics.block import (
     cold_block,
     hot_block,
     load_costs,
+    lossy_block,
 )
 from flywheel.statistics.decide import Rule, Verdict
 from flywheel.statistics.history import Kind, series_of
@@ -234,6 +235,8 @@ def estimate_block(block: BlockRow, records: Sequence[RunRecord], metric: str) -
     """The estimate of a complete block from its records, in order of their slots."""
     if metric == "tau" and block.hot:
         return tau_block(records[0])
+    if metric == LOSSY_METRIC:
+        return lossy_block(records[0])
     return hot_block(records[0], metric) if block.hot else cold_block(records, metric)
 
 

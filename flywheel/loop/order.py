@@ -25,6 +25,7 @@ from flywheel.propose.attempt import Asking, Terms
 from flywheel.propose.proposer import Proposer
 from flywheel.run import launch, lineage
 from flywheel.run.manifest import Manifest, engine_config, new_nonce
+from flywheel.statistics.block import CANDIDATE
 from flywheel.statistics.campaign import QUICK, Settings
 
 BEST_FILE = "best.json"
@@ -32,6 +33,9 @@ BEST_FILE = "best.json"
 KINDS = ("config", "head", "patch")
 HEADS_COMMAND = (sys.executable, "-m", "engine.heads")
 HEARTBEAT_GAP_S = 15.0
+# How a lossy lever is measured: at temperature 0 it would be exact. One seed, so that its loads
+# decode the same texts and only time differs between them.
+LOSSY_TEMPERATURE, LOSSY_SEED = 1.0, 1
 # STOP is honoured within two seconds, so an engine that is deaf to TERM has only one.
 GRACE_S = 1.0
 
@@ -186,11 +190,14 @@ def plan_manifest(
         # and a candidate that changes them is incorrect, not fast.
         plain_arms=(load.arms[0][0],),
         max_new_tokens=order.max_new_tokens,
-        seed=step.seed,
+        seed=LOSSY_SEED if step.lever.lossy else step.seed,
+        temperature=LOSSY_TEMPERATURE if step.lever.lossy else 0.0,
         sources={} if code is None else {name: code.source_sha256 for name, _ in load.arms},
     )
     if about_heads:
         config["of_suite"] = str(order.suite)
+    if step.lever.lossy:
+        config["lossy"] = [CANDIDATE]
     return Manifest(
         run_id=run_id,
         nonce=nonce,

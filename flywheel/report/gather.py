@@ -12,7 +12,7 @@ from flywheel import best as best_of
 from flywheel.best import Best
 from flywheel.errors import LedgerError
 from flywheel.foreign import history
-from flywheel.ledger import halts, views
+from flywheel.ledger import faults, halts, views
 from flywheel.ledger.rows import RunRow, View
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.lever import KINDS, Lever
@@ -22,7 +22,7 @@ from flywheel.loop.ranking import ranked
 from flywheel.propose.attempt import Asking
 from flywheel.report.compose import Around, build
 from flywheel.report.detail import NEWEST, best_runs
-from flywheel.report.document import Document, HaltLine, QueueLine
+from flywheel.report.document import Document, FaultLine, HaltLine, QueueLine
 from flywheel.report.evidence import Evidence, evidence
 from flywheel.report.imported import ImportedLine, line
 from flywheel.report.scope import Scope
@@ -48,6 +48,7 @@ class Material:
     evidence: Mapping[str, Evidence]
     imported: tuple[ImportedLine, ...]
     width: WidthPage | None
+    faults: tuple[FaultLine, ...]
 
 
 def read(
@@ -73,6 +74,7 @@ def read(
         evidence=_evidence(connection, _shown(scope, runs)) if with_evidence else {},
         imported=tuple(map(line, history.imported(connection))),
         width=_width(connection) if with_evidence else None,
+        faults=_faults(connection, since_utc),
     )
 
 
@@ -105,7 +107,7 @@ def gather(
     if standing:
         said = f"HALTED: {standing[0].reason.rstrip('.')}; flywheel resume --why lifts it"
     around = Around(said, queue, standing, notes, found.measured, found.evidence, found.imported,
-                    found.width)  # fmt: skip
+                    found.width, found.faults)  # fmt: skip
     return build(found.scope, around)
 
 
@@ -120,6 +122,11 @@ def _width(connection: Connection) -> WidthPage | None:
 def _halts(connection: Connection) -> tuple[HaltLine, ...]:
     found = halts.standing(connection)
     return tuple(HaltLine(h.code, h.reason, h.run_id, h.created_utc) for h in found)
+
+
+def _faults(connection: Connection, since_utc: str | None) -> tuple[FaultLine, ...]:
+    found = faults.faults(connection, since_utc)
+    return tuple(FaultLine(r.fault.said, r.decision, r.fault.at_utc) for r in found)
 
 
 def _shown(scope: Scope, also: set[str]) -> list[RunRow]:

@@ -96,6 +96,11 @@ class Manifest:
         """Whether its arms state the code that they are run by: then it is not taken on trust."""
         return any(arm.get("source_sha256") is not None for arm in self.config.get("arms", ()))
 
+    @property
+    def lossy_arms(self) -> frozenset[str]:
+        """The arms whose tokens may differ from plain decode's: they are measured for a price."""
+        return frozenset(str(name) for name in self.config.get("lossy", ()))
+
     def planned_points(self) -> tuple[tuple[str, str, int], ...]:
         """Every (arm, prompt, repeat) that must be measured exactly once."""
         planned = []

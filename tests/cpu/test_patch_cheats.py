@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,10 +30,9 @@ from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop.gating import Gating, Question, verdict
 from flywheel.loop.order import Order, PatchOrder
-from flywheel.loop.result import Failure
 from flywheel.loop.step import NextBlock
 from flywheel.loop.wishes import Wishes
-from flywheel.patch import prompts, source, worktree
+from flywheel.patch import source, worktree
 from flywheel.patch.prompts import Shape
 from flywheel.patch.repository import Repository
 from flywheel.patch.worktree import Tree

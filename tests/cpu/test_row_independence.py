@@ -13,7 +13,8 @@ from torch import Tensor
 from engine import model
 from engine.engine import Engine
 from engine.errors import ConfigError
-from engine.torch_backend import prefill, rows_are_independent
+from engine.independence import rows_are_independent
+from engine.torch_backend import prefill
 
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},

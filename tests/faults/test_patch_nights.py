@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nights import SMALL
-from patches import diff, faster, git, order_in, patched, session, worktrees
+from patches import faster, git, order_in, patched, session, worktrees
 
 from flywheel import best
 
