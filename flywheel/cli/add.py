@@ -14,9 +14,8 @@ from flywheel.cli.terminal import JsonOption, LedgerOption, console, emit, ledge
 from flywheel.errors import LeverError, UsageError
 from flywheel.lever import Lever
 
-# What a patch is expected to bring if nobody says, and what would show that it does not.
+# What a patch is expected to bring if nobody says.
 GUESS = 0.02
-FALSIFY = "time per token does not fall"
 
 
 def add(
@@ -120,7 +119,7 @@ def _patch(
     path: Path, given: str, said: dict[str, Any], body: dict[str, Any]
 ) -> tuple[Lever, dict[str, Any]]:
     """A lever of a patch, and what else is to be told of it. UsageError for one not admitted."""
-    from flywheel.patch import source
+    from flywheel.patch import offer, source
     from flywheel.patch.repository import Repository
 
     repository = Repository.of_engine(Path.cwd())
@@ -131,9 +130,9 @@ def _patch(
         **body,
         "name": said["name"] or Path(given).stem,
         "claim": said["claim"] or source.subject(repository, given, Path.cwd()),
-        "falsify": said["falsify"] or FALSIFY,
+        "falsify": said["falsify"] or offer.FALSIFY,
         "predicted_gain": GUESS if said["predicted_gain"] is None else said["predicted_gain"],
-        "family": said["family"] or "patch", "hot": False,
+        "family": said["family"] or offer.FAMILY, "hot": False,
         "kind": "patch", "change": {"patch": found.sha256},
     })  # fmt: skip
     # The diff first: a lever without one could never be tried.

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from flywheel import best
 from flywheel.cli.terminal import console, emit, open_ledger
-from flywheel.errors import FlywheelError, UsageError
+from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.rows import PatchRow, View
 from flywheel.patch.chain import chain
@@ -65,18 +65,18 @@ def _how(rows: tuple[PatchRow, ...]) -> tuple[str, list[str]]:
         repository = Repository.of_engine(Path.cwd())
     except UsageError as error:
         return f"{error}", []
+    if repository.has([row.diff for row in rows]):
+        return (
+            "the branch that is checked out has them all already; "
+            "`flywheel run --new-campaign` goes on from there",
+            [],
+        )
     if repository.commit_of(last.revision) is None:
         return (
             f"revision {last.revision[:12]} is not in {repository.root}: it was made in another "
             "clone; `flywheel run` makes it again here, from the diff in the ledger",
             [],
         )
-    try:
-        inside = repository.merge_base(last.revision, "HEAD") == last.revision
-    except FlywheelError:
-        inside = False
-    if inside:
-        return "the branch that is checked out has them all already", []
     if repository.head() == first.base:
         return "to take them:", [f"git merge --ff-only {last.revision}"]
     return "to take them, on top of what you have:", [

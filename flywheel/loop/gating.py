@@ -101,7 +101,7 @@ class Gating:
     # -- tests -----------------------------------------------------------------------------
 
     def _tests(
-        self, step: NextBlock, tests: gates.Tests, tree: Tree
+        self, step: NextBlock, tests: gates.GateTests, tree: Tree
     ) -> str | Failure | Wish | None:
         """Run one set of tests in a worktree; why they do not pass, or None when they do."""
         if missing := [file for file in tests.files if not (tree.path / file).is_file()]:
@@ -147,10 +147,13 @@ class Gating:
                 return Found(told, told["wrong"][0])
         return Found(told)
 
-    def questions(self, step: NextBlock) -> tuple[Question, Question]:
-        """Prompts that nobody could know before, and some of them to be answered by sampling."""
+    def questions(self, step: NextBlock, seed: int | None = None) -> tuple[Question, Question]:
+        """Prompts that nobody could know before, and some of them to be answered by sampling.
+
+        `seed` draws those of an earlier gate again.
+        """
         order, shape = self._order, self._order.patches.shape
-        seed = secrets.randbits(31)
+        seed = secrets.randbits(31) if seed is None else seed
         model = read_json(order.checkpoint / "config.json") or {}
         found = prompts.lengths(model, step.incumbent, shape, random.Random(f"lengths {seed}"))
         own = read_json(order.suite) or {}

@@ -75,6 +75,20 @@ class Graft:
             self._display.say(f"patches wait: {why}")
         return tuple(kind for kind in KINDS if kind != FIELD)
 
+    def start_of(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a new campaign starts from: without the patches that the user has taken by now."""
+        rows = chain.chain(self._view(), config)
+        try:
+            taken = bool(rows) and Repository.of_engine(self._order.cwd).has(
+                [row.diff for row in rows]
+            )
+        except FlywheelError:
+            taken = False
+        if not taken:
+            return dict(config)
+        self._display.say(f"the code that is checked out has {rows[-1].name} and all below it")
+        return {name: value for name, value in config.items() if name != FIELD}
+
     def make(self, step: NextBlock) -> Wish | Failure | None:
         """Apply and gate the patch of a block; None once its revision may be measured."""
         name, view = str(step.candidate[FIELD]), self._view()
@@ -188,11 +202,11 @@ class Graft:
 
     def sweep(self) -> None:
         """Remove the worktrees that no run is in, and let go of revisions that came to nothing."""
-        view = self._view()
         used = self._folder.is_dir()
-        if not used and not view.patches:
-            return
         try:
+            view = self._view()
+            if not used and not view.patches:
+                return
             repository = Repository.of_engine(self._order.cwd)
             if used:
                 worktree.sweep(repository, self._folder, self._in_use(view))

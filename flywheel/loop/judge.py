@@ -28,7 +28,6 @@ from flywheel.run.record import RunRecord
 from flywheel.run.refusal import Refusal
 from flywheel.statistics.band import Pool, pool
 from flywheel.statistics.block import (
-    CANDIDATE,
     INCUMBENT,
     BlockEstimate,
     cold_block,
@@ -44,7 +43,7 @@ from flywheel.statistics.tau import tau_block
 Parse = Callable[[str, Manifest], "RunRecord | Refusal"]
 _INCUMBENT_GATE = re.compile(r"\barm A\b")
 # To try again as things are would come to the same.
-_AT_ONCE = ("code_changed", "patch_stale")
+_AT_ONCE = ("code_changed", "patch_stale", "gate_broken", "gate_missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +168,15 @@ def _measure(
 ) -> Entered:
     view = views.load(writer.connection)
     variant = view.variant(block.variant_id)
+    # First, for other tokens are no lack of a block but a fault of the patch.
+    if variant.lever.kind == "patch" and (wrong := compare.block(records)) is not None:
+        return _void(writer, block, "gate_failed", wrong, "void", now_utc)
     try:
         estimate = estimate_block(block, records, variant.lever.metric)
         for other in records[1:]:
             _one_condition(records[0], other)
     except BlockError as error:
         return _void(writer, block, "no_block", str(error), "void", now_utc)
-    if variant.lever.kind == "patch" and (wrong := _wrong(records)) is not None:
-        return _void(writer, block, "gate_failed", wrong, "void", now_utc)
     incumbent = _incumbent(records)
     measured = _measured_by(writer, view, variant, block, incumbent, now_utc)
     if isinstance(measured, Entered):
@@ -282,20 +282,6 @@ def _screen(
 def _incumbent(records: Sequence[RunRecord]) -> RunRecord:
     """A load that holds the incumbent: its code is the block's."""
     return next((r for r in records if INCUMBENT in r.header.plan.arms), records[0])
-
-
-def _wrong(records: Sequence[RunRecord]) -> str | None:
-    """What a patched engine's loads of a block give that the incumbent's do not; None: the same."""
-    by_arm = {
-        arm: [r for r in records if r.header.plan.arms == (arm,)]
-        for arm in (INCUMBENT, CANDIDATE)
-    }
-    if not all(by_arm.values()):
-        return None
-    mine, theirs = by_arm[INCUMBENT], by_arm[CANDIDATE]
-    found = [*compare.outputs(mine, theirs)]
-    found += [wrong for one in theirs for wrong in compare.remembered(mine[0], one)]
-    return f"{found[0].word}: {found[0].sentence}" if found else None
 
 
 def _one_condition(first: RunRecord, other: RunRecord) -> None:

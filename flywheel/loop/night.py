@@ -112,6 +112,7 @@ class Night:
             self.session.reason = str(error)
             raise
         finally:
+            self.graft.sweep()
             if self.course.lease is not None:
                 self.course.lease.release()
             self._write_best()
@@ -298,7 +299,8 @@ class Night:
         self._ready()
         settled = standing.settled(self.ledger)
         said = epoch.declare(
-            self.ledger, self._view(), self.order, settled, now_utc=self._now()
+            self.ledger, self._view(), self.order, settled, now_utc=self._now(),
+            start_of=self.graft.start_of,
         )
         if said is not None:
             self.display.say(f"a new campaign: the one before ended, {said}")

@@ -18,7 +18,7 @@ from flywheel.heads import archive
 from flywheel.ledger.rows import CampaignRow, PatchRow
 from flywheel.lever import fingerprint
 from flywheel.loop import plan
-from flywheel.patch.gates import PYTEST, TESTS, Tests
+from flywheel.patch.gates import PYTEST, TESTS, GateTests
 from flywheel.patch.prompts import Shape
 from flywheel.patch.worktree import Tree
 from flywheel.propose.attempt import Asking, Terms
@@ -64,7 +64,7 @@ class PatchOrder:
     """
 
     shape: Shape = field(default_factory=Shape)
-    tests: tuple[Tests, ...] = TESTS
+    tests: tuple[GateTests, ...] = TESTS
     command: tuple[str, ...] = PYTEST
     timeout_s: float = 3600.0
 

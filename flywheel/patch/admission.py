@@ -119,9 +119,6 @@ def _imports(node: ast.AST) -> Iterator[str]:
             yield "it imports by a relative name"
             return
         modules = [f"{node.module}.{alias.name}" for alias in node.names]
-        for alias in node.names:
-            if alias.name in ATTRIBUTES:
-                yield f"it imports {alias.name}: {ATTRIBUTES[alias.name]}"
     else:
         return
     for module in modules:
@@ -131,9 +128,10 @@ def _imports(node: ast.AST) -> Iterator[str]:
         elif top not in IMPORTS:
             why = WHY_NOT.get(top, "it is not among the modules that a patch may import")
             yield f"it imports {top}: {why}"
-        elif any(part in _MODULES for part in module.split(".")[1:]):
-            part = next(part for part in module.split(".")[1:] if part in _MODULES)
-            yield f"it imports {module}: {WHY_NOT[part]}"
+        else:
+            for part in module.split(".")[1:]:
+                if part in WHY_NOT or part in ATTRIBUTES:
+                    yield f"it imports {module}: {WHY_NOT.get(part) or ATTRIBUTES[part]}"
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 
 from flywheel.patch.prompts import FRESH, SUITE
 from flywheel.run.record import Plain, Point, RunRecord
+from flywheel.statistics.block import CANDIDATE, INCUMBENT
 
 # How much of its time an engine may lose from the first to the second time, as against the
 # incumbent, before it must have remembered; and how much faster it may be on the suite alone.
-# A remembered answer takes next to no time. Both leave room for the noise of one load.
+# A remembered answer takes next to no time, so there is room for the noise of one load; rounds are
+# counted, and have none but that of the prompts.
 REMEMBERS = math.log(0.6)
-SUITE_ONLY = math.log(0.75)
+SUITE_ONLY_TIME = math.log(0.6)
+SUITE_ONLY_ROUNDS = math.log(0.75)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +71,30 @@ def remembered(incumbent: RunRecord, candidate: RunRecord) -> tuple[Wrong, ...]:
 def suite_only(incumbent: RunRecord, candidate: RunRecord) -> tuple[Wrong, ...]:
     """Whether the candidate is faster, or drafts better, on the suite's own prompts alone."""
     found = []
-    for what, cost in (("time per token", _decode_ns), ("rounds per token", _rounds)):
+    for what, cost, least in (
+        ("time per token", _decode_ns, SUITE_ONLY_TIME),
+        ("rounds per token", _rounds, SUITE_ONLY_ROUNDS),
+    ):
         mine, theirs = _suite_over_fresh(candidate, cost), _suite_over_fresh(incumbent, cost)
-        if mine is not None and theirs is not None and mine - theirs < SUITE_ONLY:
+        if mine is not None and theirs is not None and mine - theirs < least:
             said = (
                 f"{what} falls to {math.exp(mine - theirs):.2f} on the suite's prompts as against "
                 "new ones"
             )
             found.append(Wrong("suite_only", said))
     return tuple(found)
+
+
+def block(records: Sequence[RunRecord]) -> str | None:
+    """What the patched loads of a cold block give that the incumbent's do not; None: the same."""
+    mine, theirs = (
+        [r for r in records if r.header.plan.arms == (arm,)] for arm in (INCUMBENT, CANDIDATE)
+    )
+    if not mine or not theirs:
+        return None
+    found = [*outputs(mine, theirs)]
+    found += [wrong for one in theirs for wrong in remembered(mine[0], one)]
+    return f"{found[0].word}: {found[0].sentence}" if found else None
 
 
 def _answers(record: RunRecord) -> dict[str, Plain]:
@@ -111,13 +129,14 @@ def _way(point: Point) -> tuple[object, ...]:
 
 
 def _second_time(record: RunRecord) -> float:
-    """Log of the time of all second times over that of all first times, but for the first prompt's,
-    which was warmed up by itself."""
+    """Log of the time of all second times over that of all first times; 0 where there are none.
+
+    The first prompt is left out, for it was warmed up.
+    """
     warm = record.header.plan.prompts[0]
     pairs = [ps for (_, prompt), ps in _repeats(record).items() if prompt != warm and len(ps) > 1]
-    if not pairs:
-        return 0.0
-    return math.log(sum(ps[-1].decode_ns for ps in pairs) / sum(ps[0].decode_ns for ps in pairs))
+    first, last = (sum(ps[place].decode_ns for ps in pairs) for place in (0, -1))
+    return math.log(last / first) if first and last else 0.0
 
 
 def _decode_ns(point: Point) -> int:

@@ -21,7 +21,7 @@ INTERPRETED = ("env", "TRITON_INTERPRET=1")
 
 
 @dataclass(frozen=True, slots=True)
-class Tests:
+class GateTests:
     """Files of tests for patches that touch what `touches` matches; `device`: only where one is."""
 
     name: str
@@ -31,14 +31,14 @@ class Tests:
     interpreted: bool = False
 
 
-TESTS: tuple[Tests, ...] = (
-    Tests(
+TESTS: tuple[GateTests, ...] = (
+    GateTests(
         "state", ("engine/*",),
         ("tests/cpu/test_state.py", "tests/cpu/test_verify.py", "tests/cpu/test_prefix.py",
          "tests/cpu/test_row_independence.py"),
     ),
-    Tests("oracles", ("engine/*", "kernels/*"), ("tests/cpu/test_oracles.py",)),
-    Tests(
+    GateTests("oracles", ("engine/*", "kernels/*"), ("tests/cpu/test_oracles.py",)),
+    GateTests(
         "kernels", ("kernels/*", "engine/device/*"),
         tuple(
             f"tests/cpu/test_kernel_{name}.py"
@@ -49,8 +49,8 @@ TESTS: tuple[Tests, ...] = (
         ),
         interpreted=True,
     ),
-    Tests("device", ("engine/device/*", "kernels/*"), ("tests/cpu/test_device.py",)),
-    Tests(
+    GateTests("device", ("engine/device/*", "kernels/*"), ("tests/cpu/test_device.py",)),
+    GateTests(
         "gpu", ("kernels/*", "engine/device/*"),
         ("tests/gpu/test_kernels.py", "tests/gpu/test_kernel_attention.py",
          "tests/gpu/test_kernel_ending.py", "tests/gpu/test_kernel_rings.py",
@@ -60,7 +60,9 @@ TESTS: tuple[Tests, ...] = (
 )  # fmt: skip
 
 
-def chosen(tests: Sequence[Tests], paths: Iterable[str], *, device: bool) -> tuple[Tests, ...]:
+def chosen(
+    tests: Sequence[GateTests], paths: Iterable[str], *, device: bool
+) -> tuple[GateTests, ...]:
     """The tests for a patch of these files, those of the device last; without one, none of them."""
     touched = tuple(paths)
     found = [
@@ -71,6 +73,6 @@ def chosen(tests: Sequence[Tests], paths: Iterable[str], *, device: bool) -> tup
     return tuple(sorted(found, key=lambda one: one.device))
 
 
-def argv(command: Sequence[str], tests: Tests) -> tuple[str, ...]:
+def argv(command: Sequence[str], tests: GateTests) -> tuple[str, ...]:
     """The command of one set of tests."""
     return (*(INTERPRETED if tests.interpreted else ()), *command, *tests.files)

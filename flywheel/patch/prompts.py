@@ -25,7 +25,7 @@ class Shape:
     fresh: int = 4
     suite: int = 4
     random_lengths: int = 3
-    new_tokens: int = 64
+    new_tokens: int = 40
     longest: int = 4096
 
 
@@ -39,13 +39,15 @@ def steps(model: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[int, ...
 def lengths(
     model: Mapping[str, Any], config: Mapping[str, Any], shape: Shape, dice: random.Random
 ) -> tuple[int, ...]:
-    """Prompt lengths in tokens: just under, at and over a page's end, some drawn, the longest."""
+    """Prompt lengths in tokens, each once: around a page's end; so far before one that the answer
+    crosses it, for a wrong step shows in few tokens; some drawn; the longest."""
     room = int(config.get("context") or model.get("max_position_embeddings") or shape.longest)
     top = max(2, min(shape.longest, room - shape.new_tokens - 1))
     found = {top}
     for step in steps(model, config):
         far = step * dice.randint(2, max(2, top // step))
-        found |= {edge + side for edge in (step, far) for side in (-1, 0, 1)}
+        sides = (-1, 0, 1, -shape.new_tokens // 2, -shape.new_tokens // 3)
+        found |= {edge + side for edge in (step, far) for side in sides}
     found |= {dice.randint(2, top) for _ in range(shape.random_lengths)}
     return tuple(sorted(n for n in found if 1 <= n <= top))
 

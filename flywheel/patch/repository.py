@@ -10,7 +10,7 @@ import importlib.util
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +120,18 @@ class Repository:
             except PatchError as error:
                 said = str(error).rstrip(".")
                 raise PatchError(f"the patch does not apply to {base[:12]}: {said}.") from error
+
+    def has(self, diffs: Sequence[str]) -> bool:
+        """Whether what is checked out has all these diffs, each on top of the one before."""
+        with self._index() as environment:
+            self.run("read-tree", "HEAD", environment=environment)
+            try:
+                for diff in reversed(diffs):
+                    self.run("apply", "--cached", "-R", "--whitespace=nowarn", "-",
+                             environment=environment, stdin=diff)  # fmt: skip
+            except PatchError:
+                return False
+            return True
 
     def commit(self, base: str, tree: str, message: str) -> str:
         """A commit of `tree` on top of `base`: the same one whenever it is made. Not kept yet."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,11 @@ from sqlalchemy import Connection
 
 from flywheel import best, declared
 from flywheel.box import host
-from flywheel.errors import LeverError, PatchError, UsageError
+from flywheel.errors import LeverError
 from flywheel.ledger import attempts, halts, phases, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.patch import source
-from flywheel.patch.repository import Repository
+from flywheel.patch import offer
 from flywheel.propose import brief as briefs
 from flywheel.propose.admission import Grounds, TakePatch
 from flywheel.propose.answer import Patch
@@ -31,22 +31,14 @@ TAMPERED = "proposer_tampered"
 
 
 def taker(ledger: Path, cwd: Path) -> TakePatch:
-    """What makes a lever of a patch: of the repository of the engine in `cwd`, beside a ledger."""
+    """What makes a lever of a patch beside this ledger, against the code that is run in `cwd`."""
 
-    def take(offer: Patch) -> Lever:
-        try:
-            repository = Repository.of_engine(cwd)
-            found = source.onto(repository, repository.head(), offer.diff)
-            if reasons := source.reasons(repository, found):
-                raise LeverError("the patch is not admitted: " + "; ".join(map(str, reasons[:5])))
-            source.keep(ledger, found)
-        except (PatchError, UsageError, OSError) as error:
-            raise LeverError(str(error)) from error
-        return Lever(
-            name=offer.name, kind="patch", change={"patch": found.sha256}, claim=offer.claim,
-            falsify=offer.falsify, predicted_gain=offer.predicted_gain, ceiling=offer.ceiling,
-            hot=False, family="patch",
+    def take(patch: Patch) -> Lever:
+        made = offer.taken(
+            ledger, cwd, patch.diff, name=patch.name, claim=patch.claim,
+            falsify=patch.falsify, gain=patch.predicted_gain,
         )  # fmt: skip
+        return replace(made, ceiling=patch.ceiling)
 
     return take
 

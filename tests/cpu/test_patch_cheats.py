@@ -17,7 +17,7 @@ from pathlib import Path
 
 import checkpoints
 import pytest
-from cheats import CHEATS, Cheat
+from cheats import CHEATS, Cheat, row
 from rich.console import Console
 
 from engine.config import EngineConfig
@@ -40,7 +40,7 @@ from flywheel.run.record import RunRecord
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {"draft_width": 5, "threads": 1, "prefill_chunk": 128, "moe": "dense"}
-SHAPE = Shape(fresh=3, suite=3, random_lengths=1, new_tokens=20, longest=280)
+SHAPE = Shape(fresh=2, suite=2, random_lengths=1, new_tokens=12, longest=260)
 MODEL = checkpoints.QUICK | {
     "vocab_size": 4096, "num_hidden_layers": 3, "compress_ratios": [4, 128, 0, 0],
     "sliding_window": 128, "dspark_noise_token_id": 4000,
@@ -138,7 +138,7 @@ def common_token(engine: Engine, ids: list[list[int]]) -> int:
     for one in ids:
         commits = engine.generate(one, max_new_tokens=SHAPE.new_tokens, speculative=False)
         tokens = [t for commit in commits for t in commit.tokens]
-        for token in {*tokens[6:15]} - {*tokens[:6]}:
+        for token in {*tokens[4:10]} - {*tokens[:4]}:
             seen[token] = seen.get(token, 0) + 1
     return max(seen, key=lambda token: seen[token])
 
@@ -178,7 +178,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
                   predicted_gain=0.1, hot=False)  # fmt: skip
     step = NextBlock("b00001", "v0001", "lever", lever, CONFIG, CONFIG, False, "ABBA", 1, 1, "",
                      True, True)  # fmt: skip
-    greedy, sampled = gating.questions(step)
+    greedy, sampled = gating.questions(step, 7)
     made = Bench(repository, gating, step, folder / "worktrees", repository.head(), greedy, sampled,
                  {}, {hash(tuple(one)): answer(one) for one in ids})  # fmt: skip
     tree = worktree.add(repository, made.folder, made.base)
@@ -197,16 +197,20 @@ def test_a_cheat_is_caught(bench: Bench, cheat: Cheat) -> None:
     said = [str(reason) for reason in source.reasons(bench.repository, bench.patch(cheat))]
     assert any(cheat.static in one for one in said) if cheat.static else said == []
     caught = bench.caught(cheat)
-    assert caught.startswith(cheat.word), caught
+    assert any(word in caught for word in cheat.words), caught
 
 
-HARMLESS = Cheat(
-    "harmless", "", (("engine/model.py", '"""The backbone forward:', '"""The backbone\'s forward:'),)
-)  # fmt: skip
+HARMLESS = (("engine/model.py", "one definition for prefill", "one and the same for prefill"),)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_harmless_patch_passes(bench: Bench, sampled: bool) -> None:
-    patch = Cheat(HARMLESS.name, "", HARMLESS.edits, sampled=sampled)
+    patch = Cheat("harmless", "", HARMLESS, sampled=sampled)
     assert source.reasons(bench.repository, bench.patch(patch)) == ()
     assert bench.caught(patch) == ""
+
+
+def test_the_table_of_cheats_is_the_one_that_is_tested() -> None:
+    page = (ROOT / "docs" / "patches.md").read_text()
+    shown = [line for line in page.splitlines() if "test_patch_cheats.py" in line]
+    assert shown == [row(cheat) for cheat in CHEATS]

@@ -17,6 +17,7 @@ from flywheel.ledger.rows import View
 from flywheel.lever import Lever
 from flywheel.loop.order import Order, PatchOrder, Session
 from flywheel.patch import source
+from flywheel.patch.gates import GateTests
 from flywheel.patch.prompts import Shape
 from flywheel.patch.repository import Repository
 
@@ -76,13 +77,19 @@ def patched(asked: Order, text: str, name: str = "faster", **fields: Any) -> Lev
     return made
 
 
-def order_in(root: Path, *options: str, files: dict[str, str] | None = None, **fields: Any) -> Order:
+def order_in(
+    root: Path,
+    *options: str,
+    files: dict[str, str] | None = None,
+    tests: tuple[GateTests, ...] = (),
+    **fields: Any,
+) -> Order:
     """An order whose engine takes its code from a repository of its own."""
     repo = root / "repo"
     if not repo.exists():
         repository(repo, files)
     asked = order(root, "--speed", MODEL, *options, cwd=repo, **fields)
-    return replace(asked, patches=PatchOrder(shape=SHAPE, tests=fields.get("tests", ())))
+    return replace(asked, patches=PatchOrder(shape=SHAPE, tests=tests))
 
 
 def session(asked: Order, levers: Sequence[Lever]) -> tuple[Session, View, str]:

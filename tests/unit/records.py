@@ -17,9 +17,11 @@ from typing import Any
 from sqlalchemy import select
 
 from flywheel.ledger import attempts, models, store, views
+from flywheel.ledger.rows import PatchRow
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever, canonical, fingerprint
 from flywheel.loop import judge, plan, planned
+from flywheel.patch import record as patch_record
 from flywheel.run.manifest import Manifest, engine_config
 from flywheel.run.parse import parse
 from flywheel.run.record import (
@@ -371,7 +373,16 @@ def a_head(ledger: Ledger) -> None:
         )
 
 
+def a_patch(ledger: Ledger) -> None:
+    """A patch that was gated."""
+    with ledger.transaction() as writer:
+        variant = writer.connection.execute(select(models.variant.c.id)).scalars().first()
+    row = PatchRow("p", str(variant), "admitted", HEX, "diff", "base", "revision", HEX,
+                   HEX, {}, NOW)  # fmt: skip
+    patch_record.enter(ledger, row)
+
+
 __all__ = [
-    "NOW", "World", "a_head", "drive", "lever", "manifest_of", "play", "record", "replace",
-    "text_of",
+    "NOW", "World", "a_head", "a_patch", "drive", "lever", "manifest_of", "play", "record",
+    "replace", "text_of",
 ]

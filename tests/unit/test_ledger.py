@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from foreign_logs import import_history
-from records import NOW, World, a_head, an_attempt, drive, lever
+from records import NOW, World, a_head, a_patch, an_attempt, drive, lever
 
 from flywheel.errors import LedgerError, LedgerVersionError
 from flywheel.ledger import halts, models, phases, steering, takeovers, views
@@ -49,6 +49,7 @@ def filled(ledger: Ledger) -> Ledger:
     an_attempt(ledger)
     import_history(ledger, NOW)
     a_head(ledger)
+    a_patch(ledger)
     return ledger
 
 
