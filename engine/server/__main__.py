@@ -66,7 +66,7 @@ class _Server(uvicorn.Server):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve; the exit status is 0 after a signal and 2 when nothing could be served."""
+    """Serve; exit status 0 after a signal, 2 for what cannot be served, 1 where it failed."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
@@ -155,7 +155,7 @@ async def serve(
     await server.serve(sockets=[listener])
     if service.error is not None:
         print(service.error, file=sys.stderr)
-        return FAILED if service.faults else WRONG
+        return WRONG if service.mistaken else FAILED
     service.close()
     if not service.join(GRACE_S / 2):
         # The engine is deep in one step; nothing of value is lost by not waiting for it.
