@@ -71,18 +71,25 @@ class Server:
         self._identity: Identity | None = identity.of(child.pid, zombie=True)
 
     @classmethod
-    def start(cls, config: Path, setup: Setup, *, lease_path: Path | None = None) -> Server:
-        """Take the lease and start the server; Refused when the device or the port is taken."""
+    def start(
+        cls, config: Callable[[], Path], setup: Setup, *, lease_path: Path | None = None
+    ) -> Server:
+        """Take the lease and start the server; Refused when the device or the port is taken.
+
+        ``config`` leaves the file that the server reads. It is called once both are ours: until
+        then that file is another server's.
+        """
         address, word = setup.address, secrets.token_hex(16)
         lease = Lease.acquire(lease_path or device_path(), f"flywheel serve on {address.url}")
         try:
             if (other := tenants.before_launch(host.gpus())) is not None:
                 raise Refused(other)
             _check(address)
+            argv = setup.argv(config())
             with setup.log.open("ab") as stream:
                 began_bytes = stream.tell()
                 child = subprocess.Popen(
-                    setup.argv(config),
+                    argv,
                     env={**os.environ, "PYTHONUNBUFFERED": "1", PROOF_VARIABLE: word},
                     stdin=subprocess.DEVNULL,
                     stdout=stream,

@@ -14,6 +14,11 @@ from flywheel.serve.address import Address
 from flywheel.serve.server import Server, Setup
 
 
+def never() -> Path:
+    """The file that a refused server would have read: it is left alone."""
+    raise AssertionError("written although the address is another's")
+
+
 def test_a_taken_port_is_refused_and_the_device_given_back(tmp_path: Path) -> None:
     lock = tmp_path / "device.lock"
     with socket.socket() as squatter:
@@ -21,7 +26,7 @@ def test_a_taken_port_is_refused_and_the_device_given_back(tmp_path: Path) -> No
         squatter.listen()
         address = Address("127.0.0.1", squatter.getsockname()[1])
         with pytest.raises(Refused, match=f"port {address.port} of 127.0.0.1 is taken") as refused:
-            Server.start(tmp_path / "c.json", Setup(address, tmp_path / "log"), lease_path=lock)
+            Server.start(never, Setup(address, tmp_path / "log"), lease_path=lock)
         assert refused.value.exit_code == 3
     assert holder(lock) is None
     assert not (tmp_path / "log").exists()
@@ -51,7 +56,5 @@ def test_a_port_that_speaks_no_http_is_taken_like_any_other(tmp_path: Path) -> N
         thread = threading.Thread(target=greet, daemon=True)
         thread.start()
         with pytest.raises(Refused, match="is taken by another program"):
-            Server.start(
-                tmp_path / "c.json", Setup(address, tmp_path / "log"), lease_path=tmp_path / "lock"
-            )
+            Server.start(never, Setup(address, tmp_path / "log"), lease_path=tmp_path / "lock")
         thread.join(5)
