@@ -72,5 +72,8 @@ def told(address: Address, timeout_s: float = 2.0) -> tuple[int, dict[str, Any]]
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    body = json.loads(raw or b"{}")
+    try:
+        body = json.loads(raw or b"{}")
+    except RecursionError:  # of brackets without end
+        raise ValueError("nested too deeply") from None
     return body if isinstance(body, dict) else {}
