@@ -28,6 +28,8 @@ MISTAKEN = 2  # a server's status where it was asked for what cannot be
 POLL_S = 0.2
 # The word that requests of the proof bring, before a server answers anybody else.
 PROOF_VARIABLE = "FLYWHEEL_PROOF"
+# The server ends by itself when this process has gone without ending it.
+HOST_VARIABLE = "FLYWHEEL_HOST_PID"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,10 @@ class Server:
                 began_bytes = stream.tell()
                 child = subprocess.Popen(
                     argv,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", PROOF_VARIABLE: word},
+                    env={
+                        **os.environ, "PYTHONUNBUFFERED": "1", PROOF_VARIABLE: word,
+                        HOST_VARIABLE: str(os.getpid()),
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=stream,
