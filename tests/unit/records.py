@@ -356,7 +356,7 @@ def an_attempt(ledger: Ledger) -> None:
 
 
 def a_head(ledger: Ledger) -> None:
-    """A head that was measured and put into service; its rows, without its files."""
+    """A head that was measured, put into service and broke there; its rows, without its files."""
     with ledger.transaction() as writer:
         block = writer.connection.execute(select(models.block.c.block_id)).scalars().first()
         decision = writer.connection.execute(select(models.decision.c.id)).scalars().first()
@@ -366,6 +366,10 @@ def a_head(ledger: Ledger) -> None:
         )
         writer.append(
             models.head, name="h", variant_id=None, weights_sha256="", card={}, created_utc=NOW
+        )
+        writer.append(
+            models.service_fault, what="engine", detail="RuntimeError", answers=1,
+            decision_id=decision, config={}, created_utc=NOW,
         )
         writer.append(
             models.head_stage, head="h", decision_id=decision, outcome="live", detail="",
