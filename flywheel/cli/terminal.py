@@ -9,12 +9,15 @@ import getpass
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
+from flywheel.display.plain import plain
 from flywheel.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,17 +110,32 @@ def error_console() -> Console:
     return _page(stderr=True)
 
 
+class _Plain(Console):
+    """A page on which only the page itself steers the terminal, never a name or a reason."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=plain(segment.text))
+
+
 def _page(*, stderr: bool) -> Console:
-    page = Console(stderr=stderr, highlight=False)
+    page = _Plain(stderr=stderr, highlight=False)
     # A terminal without a size says 0 columns, and nothing at all would be shown.
-    return page if page.width >= NARROWEST else Console(
+    return page if page.width >= NARROWEST else _Plain(
         stderr=stderr, highlight=False, width=NARROWEST
     )
 
 
 def emit(value: Any) -> None:
-    """The one JSON document; numbers without a JSON form become null."""
-    sys.stdout.write(json.dumps(finite(value), indent=1, ensure_ascii=False, default=str) + "\n")
+    """The one JSON document; numbers without a JSON form become null.
+
+    Letters that standard output has no bytes for are escaped, so that the document stays true.
+    """
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    text = json.dumps(finite(value), indent=1, ensure_ascii=not unicode, default=str)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
@@ -134,5 +152,5 @@ def finite(value: Any) -> Any:
 
 def sentence(text: str) -> str:
     """One line that ends like a sentence."""
-    line = " ".join(text.split())
+    line = plain(" ".join(text.split()))
     return line if line.endswith((".", "!", "?")) else line + "."

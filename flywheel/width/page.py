@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from flywheel.box.clock import count
 from flywheel.report import plots
 from flywheel.width import analysis, calibration
 from flywheel.width.analysis import Ceilings, Choice, Position, PromptWidths
@@ -88,7 +89,8 @@ def _caveats(evidence: Evidence) -> Iterator[str]:
             "was sure, so what is said of a fixed width is at best a bound"
         )
     if len(evidence.prompts) < 8:
-        yield f"{len(evidence.prompts)} prompts: best widths by prompt say nothing of others"
+        counted = count(len(evidence.prompts), "prompt")
+        yield f"{counted}: best widths by prompt say nothing of others"
 
 
 def lines(page: WidthPage) -> Iterator[tuple[str, str]]:
