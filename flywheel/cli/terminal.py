@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from flywheel.display.plain import plain
 from flywheel.errors import UsageError
@@ -116,8 +117,13 @@ class _Plain(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=plain(segment.text))
+        # Before it is laid out: what is spelled out takes more room.
+        if isinstance(renderable, str):
+            renderable = plain(renderable)
+        elif isinstance(renderable, Text) and plain(renderable.plain) != renderable.plain:
+            renderable = renderable.copy()
+            renderable.plain = plain(renderable.plain)
+        return super().render(renderable, options)
 
 
 def _page(*, stderr: bool) -> Console:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from flywheel.display.plain import plain
 from flywheel.report import glyphs
 from flywheel.report.detail import Category, Detail
 from flywheel.report.document import Document, Row
@@ -109,7 +110,7 @@ def wrapped(
     if head and page.narrow:
         first = f"{' ' * indent}{head}  "
     rest = " " * (indent + 2) if page.narrow or not head else " " * len(first)
-    for line in textwrap.wrap(text, max(page.width, 16), initial_indent=first,
+    for line in textwrap.wrap(plain(text), max(page.width, 16), initial_indent=first,
                               subsequent_indent=rest if head or indent else "") or [first.rstrip()]:
         yield Line(line.replace(KEEP, " "), style)
 

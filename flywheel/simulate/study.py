@@ -89,11 +89,11 @@ def study(
 
 def _spread(tasks: list[tuple[Row, int]], processes: int) -> Iterator[Outcome]:
     with ProcessPoolExecutor(processes, initializer=worker) as workers:
-        yield from workers.map(_one, tasks, chunksize=8)
+        yield from workers.map(_one, tasks)
 
 
 def worker() -> None:
     """Begin a worker process."""
     os.nice(10)
-    # Ctrl-C reaches the whole group; the parent alone answers it, and takes its workers along.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Ctrl-C reaches the whole group; the parent alone answers it, when what is begun has ended.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
