@@ -33,7 +33,7 @@ def writable(path: Path) -> Path:
             with path.open("ab"):
                 pass
             if new:
-                path.unlink()
+                path.resolve().unlink()
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
     return path

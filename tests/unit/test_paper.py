@@ -96,6 +96,10 @@ def test_a_link_leads_to_the_file_that_is_written(tmp_path: Path) -> None:
     paper.write(link, "new")
     assert link.is_symlink()
     assert page.read_text() == "new"
+    page.unlink()
+    paper.write(link, "newer")
+    assert link.is_symlink()
+    assert page.read_text() == "newer"
 
 
 def test_asking_whether_a_file_can_be_written_leaves_none(tmp_path: Path) -> None:
