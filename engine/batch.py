@@ -21,12 +21,12 @@ from torch import Tensor
 from engine.backend import Backend, finite
 from engine.config import EngineConfig
 from engine.engine import Commit, Engine, Extent, Round
-from engine.model import Backbone
+from engine.independence import sequences_are_independent
 from engine.prefix import Memory, Passage
 from engine.sampling import Sampler, Sampling, TokenLogprob
-from engine.state import TILE, State
-from engine.torch_backend import TorchBackend, confirmed, own
-from engine.verify import offered
+from engine.state import State
+from engine.torch_backend import TorchBackend, own
+from engine.verify import confirmed, offered
 
 
 class Generation:
@@ -129,7 +129,7 @@ class Batch:
         backend, config = self._backend, self._backend.config
         if not isinstance(backend, TorchBackend) or config.compile != "off":
             return None
-        if config.verify_rows != "together":
+        if config.verify_rows != "together" or config.draft_tree or config.acceptance != "exact":
             return None
         independent = sequences_are_independent(backend.backbone, self.capacity)
         return _Sharing(backend) if independent else None
@@ -183,6 +183,8 @@ class Batch:
         try:
             commit = generation.read(self._backend)
         except Exception as error:
+            if is_fault(error):
+                raise
             return [(generation, error)]
         return [] if commit is None else [(generation, commit)]
 
@@ -197,7 +199,18 @@ class Batch:
             )
             return g, g.commit(found.tokens, found.confidence, started)
         except Exception as error:
+            if is_fault(error):
+                raise
             return g, error
+
+
+def is_fault(error: Exception) -> bool:
+    """Whether the engine itself is broken, and not what one generation was asked for.
+
+    What a device or its memory fails at comes out of PyTorch as a RuntimeError, whoever's turn it
+    was, and comes again for everybody else: weights that are gone, a device that is lost.
+    """
+    return isinstance(error, RuntimeError | MemoryError)
 
 
 class _Sharing:
@@ -222,6 +235,8 @@ class _Sharing:
                 position = state.length + 1
                 tokens = confirmed(finite(logits[rows]), offer.drafts, g.sampler, position)
             except Exception as error:
+                if is_fault(error):
+                    raise
                 outcomes.append((g, error))
                 continue
             state.commit(len(tokens))
@@ -272,36 +287,3 @@ class _Guarded:
             except Exception as error:
                 self.error = error
         return self.anchor
-
-
-@torch.inference_mode()
-def sequences_are_independent(backbone: Backbone, most: int) -> bool:
-    """Whether rows have the bits of a step of their own when 2 to `most` sequences share one."""
-    config, vocabulary = backbone.config, backbone.geometry.vocab_size
-    width = config.draft_width + 1
-    ids = (torch.arange(TILE * 4 + most + width) * 37 + 11) % vocabulary
-    work: list[tuple[Tensor, State]] = []
-    alone: list[Tensor] = []
-    for place in range(most):
-        state = State(backbone.geometry, config)
-        length = min(TILE + 1 + place, config.context - width)
-        backbone.forward(ids[:length], state)
-        state.commit(length)
-        own = ids[length : length + 1 + (width - 1 + place) % width]
-        alone.append(backbone.logits(backbone.forward(own, state)))
-        state.rollback()
-        work.append((own, state))
-        if place and not _equal_together(backbone, work, alone):
-            return False
-    return True
-
-
-def _equal_together(
-    backbone: Backbone, work: Sequence[tuple[Tensor, State]], alone: Sequence[Tensor]
-) -> bool:
-    forward, joint = backbone.forward_together(work)
-    logits = backbone.logits(forward)
-    for _, state in work:
-        state.rollback()
-    pairs = zip(joint.rows, alone, strict=True)
-    return all(torch.equal(logits[rows], own) for rows, own in pairs)

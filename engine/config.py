@@ -24,6 +24,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "markov": ("step", "table"),
     "compile": ("off", "blocks"),
     "verify_rows": ("together", "apart"),
+    "acceptance": ("exact", "typical"),
     "numerics": ("exact", "cache", "reference"),
     "dtype": ("float32", "bfloat16"),
     "graph": ("on", "off"),
@@ -33,6 +34,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 OF_TORCH = (
     "row_tile",
     "verify_rows",
+    "draft_tree",
+    "acceptance",
     "cache_format",
     "moe",
     "attention",
@@ -59,6 +62,8 @@ TILES = (
 )
 OF_TRITON = ("graph", *TILES)
 _TILE = re.compile(r"[a-z_][a-z_0-9]*=[0-9]{1,6}(,[a-z_][a-z_0-9]*=[0-9]{1,6})*")
+_TREE = re.compile(r"[1-8](,[1-8]){0,7}")
+MOST_PATHS = 8  # of a tree of drafts
 RANGES: dict[str, tuple[float, float]] = {
     "draft_width": (0, 8),
     "row_tile": (1, 8),
@@ -82,6 +87,8 @@ class EngineConfig:
     prefill_chunk: int = 64  # prompt tokens a forward
     row_tile: int = 8  # rows that a shorter step is padded to, so that products keep their order
     verify_rows: str = "together"  # the rows of a verify step in one forward, or one by one
+    draft_tree: str = ""  # children a draft by depth, such as "2,2"; further on, and empty, one
+    acceptance: str = "exact"  # "typical" is LOSSY: above temperature 0 it changes what is said
     cache_format: str = "float32"  # storage of window and compressed rows
     moe: str = "loop"  # how routed experts are evaluated
     attention: str = "split"  # window and compressed keys apart or gathered into one
@@ -137,6 +144,15 @@ class EngineConfig:
                 f"draft_width {self.draft_width} needs a verify step of {self.draft_width + 1} "
                 f"rows; one has at most {RANGES['row_tile'][1]:g}."
             )
+        if len(self.branches) > self.draft_width:
+            raise ConfigError(
+                f"draft_tree {self.draft_tree!r} is deeper than draft_width {self.draft_width}."
+            )
+        if self.draft_tree and (self.compile != "off" or self.verify_rows != "together"):
+            raise ConfigError(
+                f"draft_tree {self.draft_tree!r} needs its rows in one plain forward: "
+                "verify_rows 'together' and compile 'off'."
+            )
         if self.context > geometry.max_position_embeddings:
             raise ConfigError(
                 f"context {self.context} exceeds the checkpoint's "
@@ -164,6 +180,11 @@ class EngineConfig:
             moe="dense" if self.compile == "blocks" else self.moe,
             hyper="loop" if self.compile == "blocks" and self.hyper == "host" else self.hyper,
         )
+
+    @property
+    def branches(self) -> tuple[int, ...]:
+        """Children of each draft by depth, as far as `draft_tree` says."""
+        return tuple(int(part) for part in self.draft_tree.split(",")) if self.draft_tree else ()
 
     def _check_backend(self) -> None:
         """Refuse what the chosen backend does not do: no field may be without effect."""
@@ -205,6 +226,13 @@ def _check(name: str, value: Any) -> None:
                 f"got {value!r}."
             )
         return
+    if name == "draft_tree":
+        if not isinstance(value, str) or (value and not _is_tree(value)):
+            raise ConfigError(
+                f"draft_tree must be empty or children by depth such as 2,2, with at most "
+                f"{MOST_PATHS} paths in all; got {value!r}."
+            )
+        return
     if name in CHOICES:
         if value not in CHOICES[name]:
             raise ConfigError(f"{name} must be one of {', '.join(CHOICES[name])}; got {value!r}.")
@@ -215,3 +243,9 @@ def _check(name: str, value: Any) -> None:
     if not number or not math.isfinite(value) or not low <= value <= high:
         kind = "an integer" if whole else "a number"
         raise ConfigError(f"{name} must be {kind} from {low:g} to {high:g}; got {value!r}.")
+
+
+def _is_tree(text: str) -> bool:
+    if not _TREE.fullmatch(text):
+        return False
+    return math.prod(int(part) for part in text.split(",")) <= MOST_PATHS

@@ -90,12 +90,8 @@ class DraftHead:
 
         The block always has its trained size; a smaller `width` reads fewer of its slots.
         """
-        g, position = self._g, state.draft_length
-        ids = torch.full((g.dspark_block_size,), g.dspark_noise_token_id)
-        ids[0] = anchor
-        hidden = self._hidden(state, ids, position)[:width]
-        normed = normalise(hidden, self._w.norm, g.rms_norm_eps)
-        scores = linear(normed, self._b.weights.head).float()
+        position = state.draft_length
+        hidden, scores = self._read(state, anchor, width)
         tokens, previous = [], []
         token = anchor
         for slot in range(width):
@@ -103,6 +99,24 @@ class DraftHead:
             scores[slot] += self._bias(token)
             token = pick(scores[slot], position + 1 + slot)
             tokens.append(token)
+        return self._block(tokens, previous, hidden, scores)
+
+    def slots(self, state: State, anchor: int, width: int) -> Slots:
+        """The same slots before anything is drawn from them, for whoever draws more than once."""
+        return Slots(self, *self._read(state, anchor, width))
+
+    def _read(self, state: State, anchor: int, width: int) -> tuple[Tensor, Tensor]:
+        """Hidden rows of the first `width` slots, and their logits before the Markov bias."""
+        g = self._g
+        ids = torch.full((g.dspark_block_size,), g.dspark_noise_token_id)
+        ids[0] = anchor
+        hidden = self._hidden(state, ids, state.draft_length)[:width]
+        normed = normalise(hidden, self._w.norm, g.rms_norm_eps)
+        return hidden, linear(normed, self._b.weights.head).float()
+
+    def _block(
+        self, tokens: Sequence[int], previous: list[int], hidden: Tensor, scores: Tensor
+    ) -> Block:
         top = scores.topk(2, -1).values
         return Block(
             tokens=tuple(tokens),
@@ -225,6 +239,25 @@ class DraftHead:
         features = torch.cat((hidden, self._w.markov_w1[previous]), -1)
         raw = linear(features.float(), self._w.confidence.float())
         return torch.sigmoid(raw)[:, 0].tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots of one round, from which several continuations are drawn."""
+
+    head: DraftHead
+    hidden: Tensor
+    base: Tensor  # [width, vocab], before the Markov bias
+
+    def scores(self, slot: int, previous: int) -> Tensor:
+        """Logits [vocab] of a slot whose predecessor drew `previous`."""
+        return self.base[slot] + self.head._bias(previous)
+
+    def block(self, anchor: int, tokens: Sequence[int]) -> Block:
+        """What `draft` tells, of the continuation `tokens`."""
+        previous = [anchor, *tokens[:-1]]
+        scores = torch.stack([self.scores(i, token) for i, token in enumerate(previous)])
+        return self.head._block(tokens, previous, self.hidden, scores)
 
 
 def _seen(state: State, count: int) -> Tensor:

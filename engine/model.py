@@ -147,7 +147,7 @@ class Backbone:
 
         Products are shared, whatever looks at a state is done for one sequence after the other
         with the shapes of a step of its own. So a row has the bits of `forward` wherever a product
-        gives them to it at every number of whole tiles (`engine.batch.sequences_are_independent`).
+        gives them to it at every number of whole tiles (`engine.independence`).
         """
         tile = self.config.row_tile
         steps = [

@@ -11,13 +11,17 @@ from torch import Tensor
 from engine.backend import Verified, finite
 from engine.config import EngineConfig
 from engine.draft import DraftHead
+from engine.errors import ConfigError
 from engine.geometry import Geometry
+from engine.independence import rows_are_independent, sequences_are_independent
+from engine.lossy import typical
 from engine.model import Backbone
 from engine.prefix import Memory, Passage
 from engine.sampling import Sampler
 from engine.state import State
 from engine.step import Tables
-from engine.verify import accepted, offered
+from engine.tree import Tree
+from engine.verify import confirmed, offered
 from engine.weights import Weights
 
 
@@ -34,11 +38,25 @@ class TorchBackend:
             self.backbone = Backbone(geometry, weights, apart, tables)
         self.config = self.backbone.config
         self.drafter = DraftHead(self.backbone) if config.draft_width else None
+        self._tree = self._planted()
 
     @property
     def drafts(self) -> bool:
         """Whether rounds may draft."""
         return self.drafter is not None
+
+    def _planted(self) -> Tree | None:
+        """How trees are verified; ConfigError where that would change bits."""
+        if self.drafter is None or not self.config.draft_tree:
+            return None
+        tree = Tree(self.backbone, self.drafter)
+        rows = self.config.verify_rows == "together"
+        if not rows or not sequences_are_independent(self.backbone, max(2, tree.paths)):
+            raise ConfigError(
+                "draft_tree needs products that give a row the same bits in every forward, which "
+                "this machine's do not."
+            )
+        return tree
 
     def new_state(self) -> State:
         """An empty state."""
@@ -68,6 +86,8 @@ class TorchBackend:
     ) -> Verified:
         """See `Backend.round`."""
         drafter = self.drafter if drafting else None
+        if drafter is not None and self._tree is not None and sampler.simple() is not None:
+            return Verified(*self._tree.round(own(state), sampler, token, room))
         return Verified(*speculate(self.backbone, drafter, own(state), sampler, token, room))
 
 
@@ -137,20 +157,10 @@ def _verify_together(
     """Commit the confirmed rows of one forward; the target's tokens and the rows' taps."""
     position = state.length
     forward = backbone.forward(torch.tensor([token, *drafts]), state)
-    targets = confirmed(finite(backbone.logits(forward)), drafts, sampler, position + 1)
+    choose = typical if backbone.config.acceptance == "typical" else confirmed
+    targets = choose(finite(backbone.logits(forward)), drafts, sampler, position + 1)
     state.commit(len(targets))
     return targets, forward.taps[: len(targets)]
-
-
-def confirmed(logits: Tensor, drafts: Sequence[int], sampler: Sampler, position: int) -> list[int]:
-    """The target's tokens from `position` on by `logits` [1 + drafts, vocab]: the confirmed drafts
-    and the first token of its own."""
-    targets: list[int] = []
-    for row in logits:
-        targets.append(sampler.choose(row, position + len(targets)))
-        if accepted(drafts, targets) < len(targets):
-            break
-    return targets
 
 
 def _verify_apart(
@@ -167,26 +177,3 @@ def _verify_apart(
         targets.append(sampler.choose(finite(backbone.logits(forward))[0], state.length))
         taps.append(forward.taps[:1])
     return targets, torch.cat(taps)
-
-
-def rows_are_independent(backbone: Backbone) -> bool:
-    """Whether this machine's products give a row the same bits alone and among others.
-
-    A lone row is padded to the row tile; the others come in every number that a round may verify.
-    """
-    state = State(backbone.geometry, backbone.config)
-    most = max(backbone.config.row_tile, backbone.config.draft_width + 1)
-    ids = (torch.arange(5 + most) * 37 + 11) % backbone.geometry.vocab_size
-    with torch.inference_mode():
-        backbone.forward(ids[:5], state)
-        state.commit(5)
-        together = []
-        for count in range(2, most + 1):
-            together.append(backbone.logits(backbone.forward(ids[5 : 5 + count], state)))
-            state.rollback()
-        for row in range(most):
-            alone = backbone.logits(backbone.forward(ids[5 + row : 6 + row], state))
-            state.commit(1)
-            if not all(torch.equal(alone[0], t[row]) for t in together if row < t.shape[0]):
-                return False
-    return True

@@ -1,11 +1,14 @@
-"""The two decisions of a round, as pure functions: how many drafts to offer, how many to accept."""
+"""The decisions of a round: how many drafts to offer, how many to accept, what to say then."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from torch import Tensor
+
 from engine.config import EngineConfig
 from engine.draft import Block
+from engine.sampling import Sampler
 
 
 def offered(block: Block, config: EngineConfig) -> int:
@@ -34,6 +37,17 @@ def accepted(drafts: Sequence[int], targets: Sequence[int]) -> int:
     `targets[j]` is the target's own choice after the first j drafts.
     """
     return _run(draft == target for draft, target in zip(drafts, targets, strict=False))
+
+
+def confirmed(logits: Tensor, drafts: Sequence[int], sampler: Sampler, position: int) -> list[int]:
+    """The target's tokens from `position` on by `logits` [1 + drafts, vocab]: the confirmed drafts
+    and the first token of its own."""
+    targets: list[int] = []
+    for row in logits:
+        targets.append(sampler.choose(row, position + len(targets)))
+        if accepted(drafts, targets) < len(targets):
+            break
+    return targets
 
 
 def _run(flags: Iterable[bool]) -> int:

@@ -8,15 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flywheel.errors import LeverError
 
 KINDS = ("config", "head", "patch")
-METRICS = ("ms_per_token", "tau")
+# The time per token of what says something else than plain decode would: a price, and no gain.
+LOSSY_METRIC = "lossy_ms_per_token"
+METRICS = ("ms_per_token", "tau", LOSSY_METRIC)
+# Values that change what is said. What is lossy is measured for its price and never promoted.
+LOSSY: Mapping[str, tuple[object, ...]] = {"acceptance": ("typical",)}
 # What an incumbent may have to be before a lever can move it: run on one backend, or draft.
 NEEDS = ("torch", "triton", "drafts")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def canonical(value: object) -> str:
@@ -80,6 +86,11 @@ class Lever:
         return next(iter(self.change), None)
 
     @property
+    def lossy(self) -> bool:
+        """Whether it changes what is said, so that it can never be promoted."""
+        return self.metric == LOSSY_METRIC
+
+    @property
     def group(self) -> str:
         """What levers share that differ only in a value; any other lever is a group of its own."""
         if self.sweep:
@@ -100,10 +111,11 @@ class Lever:
     def applied(self, incumbent: Mapping[str, object], variant_id: str) -> dict[str, object]:
         """The candidate configuration of this lever as the variant of that id.
 
-        A head is named by who trains it: one recipe may be trained more than once.
+        A head is named by who trains it: one recipe may be trained more than once; and a patch by
+        what it is applied to.
         """
-        if self.kind == "head" and not self.null:
-            return {**incumbent, "head": f"{self.name}-{variant_id}"}
+        if self.kind in ("head", "patch") and not self.null:
+            return {**incumbent, self.kind: f"{self.name}-{variant_id}"}
         return {**incumbent, **self.change}
 
     def label(self) -> str:
@@ -111,10 +123,13 @@ class Lever:
         if self.null:
             return "null (incumbent against itself)"
         name, value = next(iter(self.change.items()))
+        if self.kind == "patch":
+            return f"patch {str(value)[:12]}"
         if isinstance(value, Mapping):
             said = ", ".join(f"{k} {str(v).lower()}" for k, v in value.items())
             return f"{name}: {said or 'the default recipe'}"
-        return f"{name} -> {value if isinstance(value, str) else canonical(value)}"
+        said = f"{name} -> {value if isinstance(value, str) else canonical(value)}"
+        return f"{said} (LOSSY)" if self.lossy else said
 
 
 def _check(lever: Lever) -> None:
@@ -140,6 +155,20 @@ def _check(lever: Lever) -> None:
                 f"lever {lever.name} changes the head: its change is a recipe, it is judged on tau "
                 "and one load holds both heads"
             )
+    if lever.kind == "patch" and not lever.null:
+        named = lever.change.get("patch")
+        if not (isinstance(named, str) and _SHA256.fullmatch(named)) or lever.hot:
+            raise LeverError(
+                f"lever {lever.name} changes the code: its change is the hash of a diff, and no "
+                "load can hold both"
+            )
+    if lever.lossy != any(value in LOSSY.get(name, ()) for name, value in lever.change.items()):
+        raise LeverError(
+            f"lever {lever.name}: what changes the text is judged on {LOSSY_METRIC}, and nothing "
+            "else is"
+        )
+    if lever.lossy and not lever.hot:
+        raise LeverError(f"lever {lever.name} is lossy: one load holds both arms")
     if not lever.null and not (lever.claim.strip() and lever.falsify.strip()):
         raise LeverError(f"lever {lever.name} needs a claim and what would falsify it")
     for name, gain in (("predicted_gain", lever.predicted_gain), ("ceiling", lever.ceiling)):

@@ -15,7 +15,7 @@ from engine.heads import bounds, compare, corpus, retired
 from engine.heads.captured import Captured
 from engine.heads.head import Head
 from engine.heads.options import branches_of, config_of, device_of
-from engine.measure.heads import sha256 as export_sha256
+from engine.identity import head_sha256
 from engine.suite import Suite
 from engine.tokenizer import Tokenizer
 from engine.train.card import machine
@@ -37,7 +37,7 @@ def compared(o: argparse.Namespace) -> Any:
             title = f"{suite.name}, temperature {temperature:g}"
             compare.say(pairs, title, lambda text: print(text, file=sys.stderr))
             found[title] = compare.as_json(pairs)
-    return {"machine": machine(torch.device("cpu")), "head": export_sha256(o.head), "of": found}
+    return {"machine": machine(torch.device("cpu")), "head": head_sha256(o.head), "of": found}
 
 
 def bounded(o: argparse.Namespace) -> Any:

@@ -1,9 +1,9 @@
 """What was retired stays measurable: tree drafting, and typical acceptance, which is LOSSY.
 
-Neither is part of the engine that serves. A tree of drafts is exact, and its acceptance on the
-target's own greedy text needs no forward: a round accepts the longest path of the tree that is the
-text. Typical acceptance takes a draft that the target finds likely enough although it would have
-said something else; it changes what is said, so it is decoded for real, and compared with plain.
+Both are levers as well (`experiments/retired.py`), which time them; here they are counted. A tree
+of drafts is exact, and its acceptance on the target's own greedy text needs no forward: a round
+accepts the longest path of the tree that is the text. Typical acceptance changes what is said, so
+it is decoded for real, and compared with plain.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from engine.errors import ConfigError
 from engine.heads.captured import Item, collate
 from engine.heads.head import Head
 from engine.heads.replay import Replayed
+from engine.lossy import is_typical
 from engine.sampling import Sampler, Sampling
 from engine.state import State
 from engine.train.forward import Forward, markov
-
-# Of Cai et al. 2024: a draft is typical when its probability is over min(EPS, DELTA exp(-H)).
-EPS, DELTA = 0.3, 0.09
 
 
 @torch.no_grad()
@@ -113,6 +111,7 @@ def _typical(
     backbone, drafter = engine.backbone, engine.drafter
     if drafter is None:
         raise ConfigError("Typical acceptance needs drafts; draft_width is 0.")
+    warm = sampling.temperature
     eos, width = engine.geometry.eos_token_id, engine.config.draft_width
     state, sampler = State(engine.geometry, engine.config), Sampler(sampling)
     row = engine.backend.prefill(state, prompt)[-1]
@@ -128,7 +127,7 @@ def _typical(
         for row in finite(backbone.logits(forward)):
             choice = sampler.choose(row, position + 1 + len(kept))
             draft = drafts[len(kept)] if len(kept) < len(drafts) else None
-            if draft is not None and draft != choice and is_typical(row, draft, sampling):
+            if draft is not None and draft != choice and is_typical(row, draft, warm):
                 choice, taken = draft, taken + 1
             kept.append(choice)
             if choice != draft or choice == eos:
@@ -138,10 +137,3 @@ def _typical(
         said += kept
         rounds += 1
     return said, rounds, taken
-
-
-def is_typical(logits: Tensor, token: int, sampling: Sampling) -> bool:
-    """Whether the target finds `token` likely enough for how sure it is of anything."""
-    log = torch.log_softmax(logits.double() / sampling.temperature, -1)
-    entropy = float(-(log.exp() * log).sum())
-    return float(log[token].exp()) > min(EPS, DELTA * math.exp(-entropy))

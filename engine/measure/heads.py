@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from engine.checkpoint import load_draft, shards
+from engine.checkpoint import load_draft
 from engine.config import EngineConfig
 from engine.engine import Engine
+from engine.identity import head_sha256
 from engine.measure.plan import Plan
 from engine.weights import Weights
-
-_CHUNK_BYTES = 1 << 22
-
-
-def sha256(head: Path) -> str:
-    """Hash over a head's shards, in order; of a single one it is the file's own."""
-    digest = hashlib.sha256()
-    for path in shards(head):
-        with path.open("rb") as stream:
-            while block := stream.read(_CHUNK_BYTES):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 def hashes(plan: Plan) -> dict[str, str]:
     """The hash of each arm's own head; arms with the plan's have none."""
-    return {arm.name: sha256(arm.head) for arm in plan.arms if arm.head is not None}
+    found = {arm.name: head_sha256(arm.head) for arm in plan.arms}
+    return {name: sha256 for name, sha256 in found.items() if sha256 is not None}
 
 
 def engines(plan: Plan) -> dict[Path | None, Engine]:
@@ -52,14 +39,3 @@ def _beside(loaded: Engine, plan: Plan, head: Path | None, config: EngineConfig)
     dtype = loaded.weights.embed.dtype
     draft = load_draft(head or plan.checkpoint, loaded.geometry, dtype=dtype)
     return Engine(loaded.geometry, replace(loaded.weights, draft=draft), config, loaded.cores)
-
-
-def effective(config: EngineConfig, head_sha256: str | None) -> dict[str, Any]:
-    """What an arm is: its resolved configuration, and its own head where it has one."""
-    return config.canonical() | ({} if head_sha256 is None else {"head": head_sha256})
-
-
-def fingerprint(resolved: dict[str, Any]) -> str:
-    """sha256 over canonical JSON: two arms with one fingerprint are one arm."""
-    text = json.dumps(resolved, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

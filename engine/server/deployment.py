@@ -51,11 +51,16 @@ class Deployment:
         for kind, place in (("checkpoint", chosen), ("head", chosen_head)):
             if place is not None and not place.is_dir():
                 raise ConfigError(f"The {kind} folder {place} does not exist.")
+        config = EngineConfig.parse(raw["config"])
+        if config.acceptance != "exact":
+            raise ConfigError(
+                f"acceptance {config.acceptance!r} is lossy: it is measured, and never served."
+            )
         return cls(
             name=name or chosen.resolve().name,
             checkpoint=chosen,
             head=chosen_head,
-            config=EngineConfig.parse(raw["config"]),
+            config=config,
             decision=_decision(raw),
             memory_bytes=memory_bytes,
             about=about,

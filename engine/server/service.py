@@ -17,6 +17,7 @@ from engine.effort import Efforts
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.grammar import Grammars
+from engine.identity import effective, fingerprint, head_sha256
 from engine.sampling import Sampling
 from engine.server.answer import Answer, Take
 from engine.server.ask import Ask, Dialogue, Prompt
@@ -42,6 +43,12 @@ class Loaded:
     sha256: str
     efforts: Efforts = field(default_factory=Efforts)
     created: int = field(default_factory=lambda: int(time.time()))
+    head_sha256: str | None = None  # of a draft head of its own
+
+    @property
+    def fingerprint(self) -> str:
+        """What a measuring run of the same calls it."""
+        return fingerprint(effective(self.engine.config, self.head_sha256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +73,14 @@ def load(deployment: Deployment, progress: Callable[[int, int], None]) -> Loaded
         engine.remember(deployment.memory_bytes)
     batch = Batch(engine, deployment.capacity)
     grammars = Grammars(deployment.checkpoint, tokenizer, engine.geometry.vocab_size)
-    sha256 = checkpoint_sha256(deployment.checkpoint, deployment.head)
-    return Loaded(batch, tokenizer, grammars, sha256, Efforts.load(deployment.checkpoint))
+    return Loaded(
+        batch,
+        tokenizer,
+        grammars,
+        checkpoint_sha256(deployment.checkpoint),
+        Efforts.load(deployment.checkpoint),
+        head_sha256=head_sha256(deployment.head),
+    )
 
 
 class Service:
@@ -257,9 +270,9 @@ class Service:
             "status": status,
             "model": deployment.name,
             "checkpoint": {"path": str(deployment.checkpoint), "sha256": model.sha256},
-            "head": None if deployment.head is None else str(deployment.head),
+            "head": _head(deployment, model),
             "config": model.engine.config.canonical(),
-            "fingerprint": model.engine.config.fingerprint(),
+            "fingerprint": model.fingerprint,
             "decision": deployment.decision,
             "machine": machine(model.engine.config.backend),
             "context_length": model.engine.config.context,
@@ -308,9 +321,15 @@ class Service:
     def _describe(self) -> None:
         self.metrics.describe(
             model=self.deployment.name,
-            fingerprint=self.loaded.engine.config.fingerprint(),
+            fingerprint=self.loaded.fingerprint,
             decision=str(self.deployment.decision),
         )
 
     def _note_progress(self, done: int, total: int) -> None:
         self._progress = (done, total)
+
+
+def _head(deployment: Deployment, model: Loaded) -> dict[str, str | None] | None:
+    if deployment.head is None:
+        return None
+    return {"path": str(deployment.head), "sha256": model.head_sha256}

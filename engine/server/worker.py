@@ -25,6 +25,7 @@ log = logging.getLogger("engine.server")
 
 _MEMORY = 0.8  # how much of the average time of a job is remembered at each new one
 _LONGEST_WAIT_S = 60
+_MOST_SAID = 300  # characters of an error in the line of a fault
 
 
 class Generates(Protocol):
@@ -254,7 +255,7 @@ class Worker:
             places = {id(choice.generation): (job, i, choice) for job, i, choice in taken}
             try:
                 outcomes = engine.advance([choice.generation for _, _, choice in taken])
-            except Exception as error:
+            except BaseException as error:  # a panic of an extension is no Exception
                 self._broken(error)
                 return True
             for generation, outcome in outcomes:
@@ -299,10 +300,10 @@ class Worker:
             job = min(ready, key=lambda job: len(job.active))
             try:
                 job.start(engine)
-            except Exception as error:
+            except BaseException as error:
                 job.fail(error)
 
-    def _broken(self, error: Exception) -> None:
+    def _broken(self, error: BaseException) -> None:
         """End every job that had begun."""
         with self._changed:
             self.faults += 1
@@ -310,10 +311,17 @@ class Worker:
             begun = [job for job in self._jobs if job.began_s is not None]
             self._jobs = [job for job in self._jobs if job.began_s is None]
         log.error(
-            "Engine fault %d ended %d answers; the engine is loaded again.",
+            "Engine fault %d ended %d answers: %s; the engine is loaded again.",
             self.faults,
             len(begun),
+            in_one_line(error),
             exc_info=error,
         )
         for job in begun:
             job.fail(engine_fault())
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception's kind and words without line ends, cut where nobody reads on."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return said if len(said) <= _MOST_SAID else said[: _MOST_SAID - 3] + "..."

@@ -133,6 +133,11 @@ def status_lines(told: dict[str, Any]) -> list[str]:
         )
     if (finding := told["finding"]) is not None:
         lines.append(f"last finding: F{finding['number']} {finding['sentence']}")
+    if (last := told["faults"]["last"]) is not None:
+        lines.append(
+            f"faults while serving: {told['faults']['count']}; the last, {last['created_utc']}: "
+            f"{last['what']} fault: {last['detail']}"
+        )
     return lines
 
 

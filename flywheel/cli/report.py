@@ -115,6 +115,41 @@ def lever_(
     return 0
 
 
+@app.command("tally")
+def tally_(
+    context: typer.Context,
+    ledger: LedgerOption = Path("ledger.db"),
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only what ended since: 8h, 2d, or an ISO time.")
+    ] = None,
+    json_: JsonOption = False,
+) -> int:
+    """Levers by origin, decisions by kind, the gain against the first, the engine's share of time.
+
+    Example: flywheel report tally --since 8h
+    """
+    from flywheel import best
+    from flywheel.ledger import views
+    from flywheel.loop.eligible import admit
+    from flywheel.loop.order import KINDS
+    from flywheel.report import scope, tables, tally
+    from flywheel.report.since import moment
+
+    path, json_ = _asked(context, ledger, json_)
+    since_utc = None if since is None else moment(since, SystemClock().now())
+    with _reading(path) as connection:
+        view, effective = views.load(connection), views.effective_configs(connection)
+    known = cli_levers.with_declared(path, view)
+    ready, _ = admit(view, known, best.fold(view), effective, KINDS)
+    found = tally.tally(scope.Scope(view, since_utc), [one.lever for one in ready])
+    if json_:
+        emit(found.as_dict())
+    else:
+        out = console()
+        tables.show(tally.lines(found, tables.page_of(out)), out)
+    return 0
+
+
 @app.command("run")
 def run_(
     context: typer.Context,

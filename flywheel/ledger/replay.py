@@ -3,8 +3,8 @@
 Each directory holds its manifest (with its lineage: campaign, lever, block), the log, and how the
 run ended. They are entered in the order in which they were planned, through the same functions
 that entered them first, so the same estimates, decisions and best come out. What no run tells is
-not there: levers closed by their price alone, halts, takeovers, and verdicts that
-`flywheel readjudicate` changed.
+not there: levers closed by their price alone, halts, takeovers, faults while serving, and verdicts
+that `flywheel readjudicate` changed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from flywheel.ledger import place, views
 from flywheel.ledger.store import Ledger
 from flywheel.loop import entry, judge, planned
 from flywheel.loop.step import NextBlock
+from flywheel.patch import record as patch_record
 from flywheel.run import launch, lineage
 from flywheel.run.ingest import Ingested, ingest
 from flywheel.run.lineage import Lineage
@@ -109,6 +110,8 @@ def _enter(ledger: Ledger, run: _Run) -> str | None:
     _plan(ledger, run.lineage, now_utc)
     if run.lineage.step.lever.kind == "head":
         _keep(ledger, run)
+    if run.lineage.patch is not None:
+        patch_record.enter(ledger, run.lineage.patch)
     planned.start_run(ledger, run.manifest, slot=run.manifest.load_index, now_utc=now_utc)
     got = ingest(run.folder, run.manifest, state)
     if end is not None and end.outcome != "ok":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flywheel.errors import LedgerError, LedgerVersionError
 
-VERSION = 9
+VERSION = 10
 # Marks the file as a ledger of ours, in SQLite's own header field for it.
 APPLICATION_ID = 0x464C5957
 QUESTIONS = (

@@ -62,6 +62,14 @@ _GUARDS = (
         "NEW.ending = 'promoted' AND (NEW.n < 1 OR NEW.mean IS NULL)",
         "nothing is promoted without a measured gain",
     ),
+    (
+        "decision_promoted_exact",
+        "decision",
+        "NEW.ending = 'promoted' AND EXISTS (SELECT 1 FROM variant JOIN lever "
+        "ON lever.identity = variant.lever_identity WHERE variant.id = NEW.variant_id "
+        "AND lever.metric = 'lossy_ms_per_token')",
+        "what changes the text is never promoted",
+    ),
 )
 
 

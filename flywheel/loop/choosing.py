@@ -90,11 +90,12 @@ def _screen_step(
 
     A cold candidate is screened together with another one that is built and booted alike. A hot one
     is screened when levers that differ only in a number are to choose among themselves, or when
-    more levers wait than there are tests left. A head is never: its trial is one load.
+    more levers wait than there are tests left. A head is never: its trial is one load. Nor is what
+    is lossy, which spends no test.
     """
     why, rest = order[0].why, [o.candidate.lever for o in order[1:] if not o.candidate.confirm]
     lever, mine = order[0].candidate.lever, view.of_campaign(campaign.id)
-    if lever.kind == "head":
+    if lever.kind == "head" or lever.lossy:
         return None
     family = [x for x in rest if x.group == lever.group]
     if lever.hot:

@@ -15,6 +15,7 @@ from typing import Any
 from flywheel.best import Best, engine_part
 from flywheel.ledger.rows import SteeringRow, VariantRow, View
 from flywheel.lever import Lever, canonical
+from flywheel.patch.chain import chain
 
 # A lever that lost once seldom wins because something else changed.
 REOPENED = 0.25
@@ -102,6 +103,8 @@ def _one(
     field, value = next(iter(lever.change.items()))
     if field in resolved and canonical(resolved[field]) == canonical(value):
         return Ineligible(lever, f"{lever.name} is already in the incumbent")
+    if lever.kind == "patch" and value in {p.diff_sha256 for p in chain(view, best.config)}:
+        return Ineligible(lever, f"{lever.name} is already in the incumbent")
     if any(v.waiting and v.lever.identity == lever.identity for v in view.variants):
         return Ineligible(lever, f"{lever.name} passed its screen and waits to be confirmed")
     past = [v for v in view.variants if v.purpose == "lever" and v.decision is not None
@@ -144,7 +147,9 @@ def _after(view: View, lever: Lever, last: VariantRow, best: Best) -> Candidate 
 
 def conditions_changed(view: View, last: VariantRow, best: Best) -> tuple[str, ...]:
     """What has changed since a decision, of the conditions that it held under."""
-    newest = next((b for b in reversed(view.blocks()) if b.estimate is not None), None)
+    metric = last.lever.metric  # rulers of other metrics are others, and always were
+    newest = next((b for b in reversed(view.blocks())
+                   if b.estimate is not None and b.estimate.metric == metric), None)
     own = last.measured[-1] if last.measured else last.screened
     changed = []
     then, now = dict(last.incumbent), dict(best.config)

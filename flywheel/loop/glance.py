@@ -73,6 +73,7 @@ def history(ledger: Path) -> dict[str, Any]:
     """What the ledger says of where the loop stands."""
     told: dict[str, Any] = {
         "campaign": None, "open_runs": [], "halts": [], "halted": None, "finding": None,
+        "faults": {"count": 0, "last": None},
     }  # fmt: skip
     if not ledger.exists():
         return told
@@ -94,6 +95,7 @@ def history(ledger: Path) -> dict[str, Any]:
             "SELECT number, sentence, created_utc FROM finding ORDER BY number DESC LIMIT 1"
         ).fetchone()
         told["finding"] = None if row is None else dict(row)
+        told["faults"] = _faults(connection)
     return told
 
 
@@ -110,10 +112,26 @@ def _reading(ledger: Path) -> Iterator[sqlite3.Connection]:
         raise refusal(ledger, error, "read") from error
 
 
+def _has(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether the table is there: a ledger that an older flywheel wrote has fewer."""
+    query = "SELECT 1 FROM sqlite_master WHERE name = ?"
+    return connection.execute(query, (table,)).fetchone() is not None
+
+
+def _faults(connection: sqlite3.Connection) -> dict[str, Any]:
+    """How many faults there were while clients were served, and the last one."""
+    if not _has(connection, "service_fault"):
+        return {"count": 0, "last": None}
+    total = connection.execute("SELECT count(*) FROM service_fault").fetchone()[0]
+    row = connection.execute(
+        "SELECT what, detail, answers, created_utc FROM service_fault ORDER BY id DESC LIMIT 1"
+    ).fetchone()
+    return {"count": total, "last": None if row is None else dict(row)}
+
+
 def _halts(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Halts that nobody resumed; a ledger that an older flywheel wrote has no such table yet."""
-    known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'halt'").fetchone()
-    if known is None:
+    """Halts that nobody resumed."""
+    if not _has(connection, "halt"):
         return []
     return [
         dict(row)

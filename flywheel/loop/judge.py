@@ -16,9 +16,10 @@ from flywheel.ledger import models, views
 from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.ledger.writer import Writer
-from flywheel.lever import canonical
+from flywheel.lever import LOSSY_METRIC, canonical
 from flywheel.loop.step import MATE_SLOT
 from flywheel.loop.verdicts import append_calibration, append_decision, close_screened, consider
+from flywheel.patch import compare
 from flywheel.ruler import differences, of_header
 from flywheel.run.manifest import Manifest
 from flywheel.run.measurement import measurements
@@ -26,7 +27,15 @@ from flywheel.run.parse import parse
 from flywheel.run.record import RunRecord
 from flywheel.run.refusal import Refusal
 from flywheel.statistics.band import Pool, pool
-from flywheel.statistics.block import BlockEstimate, cold_block, hot_block, load_costs
+from flywheel.statistics.block import (
+    CANDIDATE,
+    INCUMBENT,
+    BlockEstimate,
+    cold_block,
+    hot_block,
+    load_costs,
+    lossy_block,
+)
 from flywheel.statistics.decide import Rule, Verdict
 from flywheel.statistics.history import Kind, series_of
 from flywheel.statistics.screen import Screened, screen, screen_hot, spread_known
@@ -34,6 +43,8 @@ from flywheel.statistics.tau import tau_block
 
 Parse = Callable[[str, Manifest], "RunRecord | Refusal"]
 _INCUMBENT_GATE = re.compile(r"\barm A\b")
+# To try again as things are would come to the same.
+_AT_ONCE = ("code_changed", "patch_stale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +175,16 @@ def _measure(
             _one_condition(records[0], other)
     except BlockError as error:
         return _void(writer, block, "no_block", str(error), "void", now_utc)
-    measured = _measured_by(writer, view, variant, block, records[0], now_utc)
+    if variant.lever.kind == "patch" and (wrong := _wrong(records)) is not None:
+        return _void(writer, block, "gate_failed", wrong, "void", now_utc)
+    incumbent = _incumbent(records)
+    measured = _measured_by(writer, view, variant, block, incumbent, now_utc)
     if isinstance(measured, Entered):
         return measured
     writer.append(
         models.block,
         block_id=block.id, ruler_id=measured,
-        source_sha256=records[0].header.engine.source_sha256,
+        source_sha256=incumbent.header.engine.source_sha256,
         metric=estimate.metric, effect=estimate.effect, contrast=estimate.contrast,
         within_sd=estimate.within_sd, prompt_sd=estimate.prompt_sd,
         level_log_ms=estimate.level_log_ms, prompts=estimate.prompts, loads=estimate.loads,
@@ -221,6 +235,8 @@ def estimate_block(block: BlockRow, records: Sequence[RunRecord], metric: str) -
     """The estimate of a complete block from its records, in order of their slots."""
     if metric == "tau" and block.hot:
         return tau_block(records[0])
+    if metric == LOSSY_METRIC:
+        return lossy_block(records[0])
     return hot_block(records[0], metric) if block.hot else cold_block(records, metric)
 
 
@@ -263,10 +279,31 @@ def _screen(
     return Entered(block.id, screened=answers, findings=close_screened(writer, now_utc))
 
 
+def _incumbent(records: Sequence[RunRecord]) -> RunRecord:
+    """A load that holds the incumbent: its code is the block's."""
+    return next((r for r in records if INCUMBENT in r.header.plan.arms), records[0])
+
+
+def _wrong(records: Sequence[RunRecord]) -> str | None:
+    """What a patched engine's loads of a block give that the incumbent's do not; None: the same."""
+    by_arm = {
+        arm: [r for r in records if r.header.plan.arms == (arm,)]
+        for arm in (INCUMBENT, CANDIDATE)
+    }
+    if not all(by_arm.values()):
+        return None
+    mine, theirs = by_arm[INCUMBENT], by_arm[CANDIDATE]
+    found = [*compare.outputs(mine, theirs)]
+    found += [wrong for one in theirs for wrong in compare.remembered(mine[0], one)]
+    return f"{found[0].word}: {found[0].sentence}" if found else None
+
+
 def _one_condition(first: RunRecord, other: RunRecord) -> None:
     what = differences(of_header(first.header, "load"), of_header(other.header, "load"))
     if what:
         raise BlockError(f"the loads of one block differ in their ruler: {'; '.join(what)}")
+    if all("source" in arm.effective for r in (first, other) for arm in r.header.arms):
+        return  # each arm was held to the code that it states
     if first.header.engine.source_sha256 != other.header.engine.source_sha256:
         raise BlockError("the engine's code changed between the loads of one block")
 
@@ -294,7 +331,7 @@ def _void(
         attempts = view.campaign.settings.attempts
         if code == "gate_failed":
             verdict = Verdict("incorrect", code, detail, n, None, 0.0, alpha_t)
-        elif variant.voids_in_a_row >= attempts or (code == "code_changed" and not block.screen):
+        elif variant.voids_in_a_row >= attempts or (code in _AT_ONCE and not block.screen):
             said = f"deferred after {variant.voids_in_a_row} void runs: {code}, {detail}"
             verdict = Verdict("void", code, said, n, None, 0.0, alpha_t)
     found: tuple[str, ...] = ()

@@ -47,9 +47,11 @@ def ranked(view: View, ready: Sequence[Candidate], first: Sequence[str] = ()) ->
         place = min(places.get(name, len(first)) for name in (lever.name, lever.sweep))
         asked = "asked for first: " if place < len(first) else ""
         why = f"{asked}{priority.sentence}{candidate.note}"
-        found.append((place, -priority.value, lever.name, Ranked(candidate, priority, why)))
-    found.sort(key=lambda entry: entry[:3])
-    return tuple(entry[3] for entry in found)
+        # Nothing can be gained by what is lossy: its price is asked for when all else is tried.
+        order = (place, lever.lossy, -priority.value, lever.name)
+        found.append((order, Ranked(candidate, priority, why)))
+    found.sort(key=lambda entry: entry[0])
+    return tuple(entry[1] for entry in found)
 
 
 def decided(view: View) -> tuple[Past, ...]:
@@ -82,6 +84,7 @@ def tried(variant: VariantRow) -> bool:
     made = variant.decision
     return (
         variant.purpose == "lever"
+        and not variant.lever.lossy
         and made is not None
         and made.ending != "void"
         and made.code not in _NO_TRIAL

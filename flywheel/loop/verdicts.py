@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from flywheel import best
+from flywheel.errors import LedgerError
 from flywheel.heads.judge import verdict as of_head
 from flywheel.ledger import models, views
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
@@ -18,6 +19,7 @@ from flywheel.statistics.band import effect_band, gain_fraction, log_gain, pool
 from flywheel.statistics.campaign import Budget, Settings
 from flywheel.statistics.decide import Z_POWER, Evidence, Rule, Verdict, decide, percent, span
 from flywheel.statistics.history import series
+from flywheel.statistics.lossy import verdict as of_lossy
 from flywheel.statistics.screen import Screened, choose
 
 # What these fields openly trade for time; everything else must hold it.
@@ -33,6 +35,8 @@ def consider(view: View, variant: VariantRow, settings: Settings, alpha_t: float
     """
     if variant.lever.metric == "tau":
         return of_head(variant.estimates, alpha_t, settings.rule)
+    if variant.lever.lossy:
+        return of_lossy(variant.estimates, settings.rule)
     last = variant.measured[-1]
     names = sorted({name for e in variant.estimates for name, _ in e.categories})
     traded = TRADED.get(variant.lever.field_name or "", ())
@@ -64,8 +68,9 @@ def append_decision(
 ) -> tuple[str, ...]:
     """A verdict with its findings; returns the findings' sentences."""
     budget = view.budget(variant.campaign_id)
-    # A lever that was looked at has spent its test, however it ended; a screen is no look.
-    test = budget.tests + 1 if verdict.n else None
+    # A lever that was looked at has spent its test, however it ended; a screen is no look, and
+    # nothing can come of a look at what is lossy.
+    test = budget.tests + 1 if verdict.n and not variant.lever.lossy else None
     number = _append_verdict(
         writer, variant, verdict, rule, now_utc, test=test, promotions=budget.promotions
     )
@@ -153,6 +158,8 @@ def _append_verdict(
     promotions: int,
     supersedes: int | None = None,
 ) -> int:
+    if variant.lever.lossy and verdict.ending == "promoted":
+        raise LedgerError(f"{variant.lever.name} is lossy: it is never promoted")
     band = verdict.band
     number = writer.append(
         models.decision,

@@ -14,6 +14,7 @@ from flywheel.report.detail import best_runs, detail
 from flywheel.report.document import (
     BlockLine,
     Document,
+    FaultLine,
     FindingLine,
     HaltLine,
     QueueLine,
@@ -47,6 +48,7 @@ class Around:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     imported: Sequence[ImportedLine] = ()
     width: WidthPage | None = None
+    faults: Sequence[FaultLine] = ()
 
 
 def build(scope: Scope, around: Around) -> Document:
@@ -77,6 +79,7 @@ def build(scope: Scope, around: Around) -> Document:
         evidence=dict(around.evidence),
         imported=tuple(around.imported),
         width=around.width,
+        faults=tuple(around.faults),
     )
 
 
@@ -179,7 +182,7 @@ def _said(
     """The figure that the row is about, in the words of its ending."""
     if decision.ending == "promoted" and mean is not None:
         return f"{-mean * 100:+.1f} % time {time_ends(low, high)}"
-    if decision.ending == "rejected" and decision.code not in ("priced_out", "regression"):
+    if decision.ending == "rejected" and decision.code not in ("priced_out", "regression", "lossy"):
         return bound(high)
     return decision.sentence.replace("regression in", "REGRESSION in")
 

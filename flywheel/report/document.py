@@ -116,6 +116,15 @@ class HaltLine:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultLine:
+    """What broke while clients were served."""
+
+    said: str
+    decision: int | None
+    at_utc: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueueLine:
     """A lever that waits, with what speaks for it."""
 
@@ -190,6 +199,7 @@ class Document:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     imported: tuple[ImportedLine, ...] = ()
     width: WidthPage | None = None
+    faults: tuple[FaultLine, ...] = ()
 
     def of(self, ending: str) -> tuple[Row, ...]:
         """Levers with that ending; canaries have their own line."""

@@ -54,6 +54,12 @@ def _head(document: Document, links: Links) -> str:
         "<code>flywheel resume</code> lifts it)</p>"
         for h in document.halts
     )
+    if document.faults:
+        last = document.faults[-1]
+        halts += (
+            f'<p class="note"><b>Faults while serving: {len(document.faults)}</b>, the last '
+            f"{escape(last.at_utc)}: {escape(last.said)}</p>"
+        )
     return (
         f'<header><h1>{escape(name.capitalize())}</h1><p class="meta">{escape(rest)}</p>'
         f'<div class="canary{alarm}"><b>canaries {escape(first)}</b> · {escape(others)} '

@@ -72,6 +72,10 @@ def lines(document: Document, page: Page) -> Iterator[Line]:
     for halt in document.halts:
         said = f"{halt.code}: {halt.reason} (since {halt.created_utc}; flywheel resume lifts it)"
         yield from wrapped(page, "HALTED", said, style="bold red")
+    if document.faults:
+        last = document.faults[-1]
+        said = f"{len(document.faults)} while serving; the last, {last.at_utc}: {last.said}"
+        yield from wrapped(page, "faults", said, style="red")
     yield Line()
     for ending in ("promoted", "rejected", "inconclusive", "incorrect"):
         yield from _ending(document, ending, page)

@@ -106,8 +106,9 @@ def _epoch(view: View, variant: VariantRow, found: tuple[Band, int] | None) -> E
 
 
 def newest_timed(view: View) -> BlockRow | None:
-    """The newest block that timed tokens; rulers of tau have no milliseconds."""
-    timed = (b for b in reversed(view.blocks()) if b.estimate and b.estimate.metric != "tau")
+    """The newest block that timed tokens; rulers of tau and of lossy text are others."""
+    timed = (b for b in reversed(view.blocks())
+             if b.estimate and b.estimate.metric == "ms_per_token")
     return next(timed, None)
 
 

@@ -21,6 +21,7 @@ from flywheel.run.refusal import RefusedLogError
 LEAST_FORWARD_NS = 1_000
 # Timed phases are disjoint parts of the log's own span; one percent for the reading of clocks.
 SPAN_SLACK = 1.01
+LOSSY_GATE = "lossy"
 
 
 def record(
@@ -51,7 +52,10 @@ def record(
     _prompts_agree(entries)
     _span(entries, span_ns)
     _totals(end, kinds, manifest)
-    _gates(gates, points, plains, header.plan.plain_arms)
+    lossy = manifest.lossy_arms
+    _labels(gates, lossy)
+    exact = [gate for gate in gates if gate.arm not in lossy]
+    _gates(exact, points, plains, header.plan.plain_arms)
     return RunRecord(
         run_id=header.run_id,
         header=header,
@@ -148,6 +152,8 @@ def _arms(header: Header, manifest: Manifest) -> None:
             raise RefusedLogError(
                 "manifest_mismatch", f"arm {arm.name} drafted with another head", 1
             )
+        if arm.effective.get("source") != manifest.source_sha256(arm.name):
+            raise RefusedLogError("manifest_mismatch", f"arm {arm.name} was run by other code", 1)
         for name, value in asked.items():
             if name not in arm.effective or not _live(name, value, arm.effective[name]):
                 raise RefusedLogError(
@@ -394,6 +400,16 @@ def _totals(end: Event, kinds: Mapping[str, list[Any]], manifest: Manifest) -> N
             raise RefusedLogError(
                 "counts_inconsistent", f"the seal sums {end.integer(name)} {name}, the log {total}",
                 end.line,
+            )
+
+
+def _labels(gates: Sequence[Gate], lossy: frozenset[str]) -> None:
+    """An arm is lossy when it was asked to be, and says so; any other answers for every token."""
+    for gate in gates:
+        if (gate.kind == LOSSY_GATE) != (gate.arm in lossy):
+            word = "lossy" if gate.kind == LOSSY_GATE else "lossless"
+            raise RefusedLogError(
+                "manifest_mismatch", f"arm {gate.arm} is {word}, which was not asked for", gate.line
             )
 
 

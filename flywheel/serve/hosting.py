@@ -24,6 +24,7 @@ from flywheel.loop import handover
 from flywheel.serve import chosen as choosing, proof as proving, story
 from flywheel.serve.address import Address, told as asked_health
 from flywheel.serve.chosen import Chosen
+from flywheel.serve.faults import FaultKeeper, FaultLog, of_exit
 from flywheel.serve.night import Night
 from flywheel.serve.proof import NotReproduced
 from flywheel.serve.server import SERVER_COMMAND, Server, Setup
@@ -105,6 +106,7 @@ class Host:
         self._worked = False  # in the window that is open now
         self._proven: Chosen | None = None  # the last one that was open
         self._instead: Chosen | None = None  # of the best, until there may be another one
+        self._faults = FaultKeeper(order.ledger, say, lambda: not asked.stop)
 
     def run(self) -> None:
         """Serve until asked to stop. Raises what makes serving impossible.
@@ -164,18 +166,23 @@ class Host:
         began_s = self._clock.monotonic_s()
         with self._drained(Server.start(config, setup)) as server:
             self._record_takeover(server.lease)
-            told = server.wait_ready(stopped=lambda: self._asked.stop)
-            if told is None:
-                return
-            shown = self._prove(server, told)
-            self._tell(choice, shown)
-            if told.get("status") == "proving":
-                told = server.open()
-            took_s = self._clock.monotonic_s() - began_s
-            self._say(f"open {took_s:.1f} s after it was started, the proof included.")
-            self._serving(server, choice, told, shown)
-            self._proven = choice
-            self._watch(server, choice)
+            log = server.fault_log()
+            try:
+                told = server.wait_ready(stopped=lambda: self._asked.stop)
+                if told is None:
+                    return
+                shown = self._prove(server, told)
+                self._tell(choice, shown)
+                if told.get("status") == "proving":
+                    told = server.open()
+                took_s = self._clock.monotonic_s() - began_s
+                self._say(f"open {took_s:.1f} s after it was started, the proof included.")
+                self._serving(server, choice, told, shown)
+                self._proven = choice
+                self._watch(server, log, choice, shown)
+            finally:
+                self._faults.keep(log.news(), choice)
+                self._faults.settle()
 
     @contextmanager
     def _drained(self, server: Server) -> Iterator[Server]:
@@ -188,17 +195,21 @@ class Host:
             took_s = self._clock.monotonic_s() - until_s
             self._say(f"drained, ended and the device given back in {took_s:.1f} s.")
 
-    def _watch(self, server: Server, choice: Chosen) -> None:
+    def _watch(self, server: Server, log: FaultLog, choice: Chosen, shown: str) -> None:
         """Until there is a reason to end the day."""
         while not self._asked.stop and not self._night_is_due():
-            if (status := server.child.poll()) is not None:
-                self._crashed(status)
+            status = server.child.poll()
+            if self._faults.keep(log.news(), choice):
+                self._tell(choice, shown)
+            if status is not None:
+                self._crashed(server, status, choice)
             if self._asked.reload:
                 self._asked.reload = False
-                choice = self._reload(server, choice)
+                choice, shown = self._reload(server, choice, shown)
             self._clock.sleep(POLL_S)
 
-    def _crashed(self, status: int) -> None:
+    def _crashed(self, server: Server, status: int, choice: Chosen) -> None:
+        self._faults.keep((of_exit(status, server.last_words()),), choice)
         now_s = self._clock.monotonic_s()
         self._crashes.append(now_s)
         while now_s - self._crashes[0] > RESTARTS_WITHIN_S:
@@ -209,13 +220,16 @@ class Host:
         self._say(f"{said} It is started again.")
         raise _Again
 
-    def _reload(self, server: Server, before: Chosen) -> Chosen:
-        """Serve what is best by now, in the same process where that is possible."""
+    def _reload(self, server: Server, before: Chosen, shown_before: str) -> tuple[Chosen, str]:
+        """Serve what is best by now, in the same process where that is possible.
+
+        What is served then, and what was shown of it.
+        """
         self._instead = None
         choice = self._choose()
         if choice == before:
             self._say(f"nothing new to serve: it is {before.label}.")
-            return before
+            return before, shown_before
         choice.write(self.order.folder)
         if (refused := server.reload()) is not None:
             self._say(f"a reload will not do ({refused.rstrip('.')}): the server is restarted.")
@@ -226,11 +240,11 @@ class Host:
             before.write(self.order.folder)
             server.reload()
             self._say(f"{error} Still serving {before.label}.")
-            return before
+            return before, shown_before
         self._tell(choice, shown)
         self._proven = choice
         self._say(f"now serving {choice.label} ({shown}).")
-        return choice
+        return choice, shown
 
     # -- the night -------------------------------------------------------------------------
 

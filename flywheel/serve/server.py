@@ -18,6 +18,7 @@ from flywheel.box.identity import Identity
 from flywheel.box.lease import Lease, device_path
 from flywheel.errors import FlywheelError, Refused
 from flywheel.serve.address import Address, health, told
+from flywheel.serve.faults import FaultLog
 
 SERVER_COMMAND = (sys.executable, "-m", "engine.server")
 READY_TIMEOUT_S = 600.0
@@ -97,6 +98,10 @@ class Server:
             lease.release()
             raise
         return cls(child, lease, setup, began_bytes, word)
+
+    def fault_log(self) -> FaultLog:
+        """The faults that its log tells of."""
+        return FaultLog(self._setup.log, self._log_start_bytes)
 
     def last_words(self) -> str:
         """The last line that this server wrote to its log."""

@@ -122,6 +122,8 @@ def _signature(
     if not isinstance(record, RunRecord) or record.header.checkpoint.sha256 != checkpoint_sha256:
         return None
     entries = _entries(Path(str(manifest.config["suite"])), record.header.suite.sha256)
+    if record.header.plan.temperature:
+        return None  # the proof asks greedily
     prompts = tuple(_prompts(record, arm, entries))
     if not prompts:
         return None

@@ -10,7 +10,7 @@ from typing import Any
 from flywheel.box.clock import count, utc_text
 from flywheel.errors import LedgerError
 from flywheel.files import dump, write_atomic
-from flywheel.ledger import views
+from flywheel.ledger import faults, views
 from flywheel.ledger.rows import DecisionRow, View
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
@@ -22,12 +22,14 @@ from flywheel.serve.chosen import Chosen
 FILE = "about.json"
 # Decisions closer together than this belong to one night.
 PAUSE = timedelta(hours=4)
+FAULTS_SHOWN = 5  # the newest ones
 
 
 def tell(ledger: Ledger, levers: Sequence[Lever], chosen: Chosen, proof: str) -> dict[str, Any]:
     """The account of one choice; without figures where the ledger has no campaign."""
     with ledger.reading() as connection:
         view = views.load(connection)
+        broken = faults.faults(connection)[-FAULTS_SHOWN:][::-1]
     told: dict[str, Any] = {
         "made_utc": utc_text(),
         "headline": chosen.label,
@@ -36,6 +38,7 @@ def tell(ledger: Ledger, levers: Sequence[Lever], chosen: Chosen, proof: str) ->
         "config": chosen.whole,
         "promotions": [_decided(view, d) for d in _of(view, chosen.promotions)],
         "night": _night(view),
+        "faults": [{"said": row.fault.said, "at_utc": row.fault.at_utc} for row in broken],
     }
     try:
         document = gather.gather(ledger, levers)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, variance
 
 from flywheel.errors import BlockError
+from flywheel.lever import LOSSY_METRIC
 from flywheel.run.record import Point, RunRecord
 
 INCUMBENT, CANDIDATE = "A", "B"
@@ -135,7 +136,7 @@ def cost(point: Point, metric: str) -> float:
             f"prompt {point.prompt}, arm {point.arm}: {point.tokens} tokens in {point.rounds} "
             f"rounds and {point.decode_ns} ns are no measurement"
         )
-    if metric == "ms_per_token":
+    if metric in ("ms_per_token", LOSSY_METRIC):
         return log_ratio(point.decode_ns, made)
     if metric == "tok_per_s":
         return -log_ratio(made, point.decode_ns)
@@ -218,6 +219,35 @@ def hot_block(record: RunRecord, metric: str = "ms_per_token") -> BlockEstimate:
         tokens=sum(a[p].tokens for p in prompts),
         categories=_by_category(differences, a),
         guards=(("tau", _hot_tau(record, prompts)),) if _guards_tau([record], metric) else (),
+    )
+
+
+def lossy_block(record: RunRecord) -> BlockEstimate:
+    """One load of an incumbent and of what says something else: the time per token of each.
+
+    The texts differ, and so may their lengths; a prompt counts where it counts in both arms.
+    Raises BlockError as `hot_block` does.
+    """
+    order = record.header.plan.order
+    if set(order) != {INCUMBENT, CANDIDATE} or order != order[::-1]:
+        raise BlockError(f"order {''.join(order)} is not a palindrome of A and B")
+    a = _readings(record, INCUMBENT, LOSSY_METRIC)
+    b = _readings(record, CANDIDATE, LOSSY_METRIC)
+    prompts = sorted(a.keys() & b.keys())
+    if not prompts:
+        raise BlockError("no prompt counts in both arms: all were too short or looped")
+    differences = {p: b[p].value - a[p].value for p in prompts}
+    return BlockEstimate(
+        effect=fmean(differences.values()),
+        contrast=None,
+        within_sd=math.sqrt(math.fsum(r[p].noise for r in (a, b) for p in prompts)) / len(prompts),
+        prompts=len(prompts),
+        level_log_ms=_level([a[p].value for p in prompts], LOSSY_METRIC),
+        metric=LOSSY_METRIC,
+        prompt_sd=_spread(list(differences.values())),
+        loads=1,
+        tokens=sum(a[p].tokens for p in prompts),
+        categories=_by_category(differences, a),
     )
 
 

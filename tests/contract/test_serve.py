@@ -23,10 +23,18 @@ from typing import Any
 
 import openai
 import pytest
+from safetensors.torch import save_file
 from servers import HERE
+
+from engine.heads.head import is_draft, raw_tensors
+from engine.server.deployment import EMBEDDED
+from flywheel.box.clock import utc_text
+from flywheel.heads import archive, record
+from flywheel.ledger.store import Ledger
 
 pytestmark = pytest.mark.slow
 LIAR = (sys.executable, str(HERE / "lying_server.py"))
+BREAKING = (sys.executable, str(HERE / "breaking_server.py"))
 
 
 @dataclass
@@ -41,17 +49,45 @@ class Home:
         return [sys.executable, "-m", "flywheel", *words, "--ledger", str(self.folder / "l.db")]
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    folder = tmp_path_factory.mktemp("home")
+def made(folder: Path) -> Home:
+    """A folder without a ledger yet."""
     environment = {
         **os.environ, "FLYWHEEL_LEASE": str(folder / "device.lock"), "FLYWHEEL_MAX_LOAD": "1000",
         "PYTHONPATH": str(HERE.parents[1]),
     }  # fmt: skip
-    made = Home(folder, environment)
-    subprocess.run(made.command("run", "--quick", "--budget-runs", "1"), env=environment,
-                   cwd=folder, check=True, capture_output=True, timeout=250)  # fmt: skip
-    return made
+    return Home(folder, environment)
+
+
+def done(home: Home, *words: str) -> None:
+    """Carry out one flywheel command to its good end."""
+    subprocess.run(home.command(*words), env=home.environment, cwd=home.folder, check=True,
+                   capture_output=True, timeout=250)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    one = made(tmp_path_factory.mktemp("home"))
+    done(one, "run", "--quick", "--budget-runs", "1")
+    return one
+
+
+@pytest.fixture(scope="module")
+def home_of_a_head(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """The same with a draft head of its own, which drafts worse than the checkpoint's."""
+    one = made(tmp_path_factory.mktemp("headed"))
+    arm = one.folder / "arm"
+    arm.mkdir()
+    tensors = raw_tensors(EMBEDDED, is_draft)
+    markov = next(name for name in tensors if name.endswith("markov_w1.weight"))
+    save_file(tensors | {markov: tensors[markov] * 0}, arm / archive.WEIGHTS)
+    (arm / archive.METRICS).write_text("{}")
+    (arm / archive.LOG).write_text("spoilt by hand")
+    ledger = Ledger.open(one.folder / "l.db")
+    files = {kind: arm / kind for kind in archive.FILES}
+    record.keep(ledger, one.folder / archive.FOLDER, "mine", files, {}, now_utc=utc_text())
+    ledger.close()
+    done(one, "run", "--quick", "--budget-runs", "1", "--start", "head=mine")
+    return one
 
 
 class Serving:
@@ -131,6 +167,17 @@ def test_it_is_proven_and_named_before_anybody_is_answered(home: Home) -> None:
         assert re.fullmatch(r"open [\d.]+ s after .*\n?drained, ended .* in [\d.]+ s\.\n", said)
 
 
+def test_a_best_with_a_head_of_its_own_is_proven(home_of_a_head: Home) -> None:
+    with serving(home_of_a_head) as one:
+        assert "every acceptance as in run r00001" in one.line()
+        told = one.get("/health")[1]
+    archived = home_of_a_head.folder / "heads" / "mine"
+    card = json.loads((archived / archive.CARD).read_text())
+    assert told["head"] == {
+        "path": str(archived), "sha256": card["files"][archive.WEIGHTS]["sha256"]
+    }  # fmt: skip
+
+
 def test_what_does_not_reproduce_the_record_is_refused(home: Home) -> None:
     with serving(home, FLYWHEEL_SERVER=shlex.join(LIAR)) as one:
         assert one.process.wait(120) == 3
@@ -139,6 +186,49 @@ def test_what_does_not_reproduce_the_record_is_refused(home: Home) -> None:
     assert "what is served is not what was measured: for " in said
     assert " rounds, not " in said
     assert one.get("/health")[0] == 0
+
+
+def asked(home: Home, *words: str) -> dict[str, Any]:
+    """What a flywheel command says in JSON."""
+    told = subprocess.run(home.command(*words, "--json"), env=home.environment, cwd=home.folder,
+                          check=True, capture_output=True, timeout=60)  # fmt: skip
+    body: dict[str, Any] = json.loads(told.stdout)
+    return body
+
+
+def test_a_fault_of_the_engine_is_one_error_a_new_load_and_a_line_in_the_ledger(
+    home: Home,
+) -> None:
+    wish = home.folder / "break"
+    environment = {"FLYWHEEL_SERVER": shlex.join(BREAKING), "BREAK": str(wish)}
+    with serving(home, **environment) as one:
+        one.line()
+        client = openai.OpenAI(base_url=f"{one.url}/v1", api_key="none", max_retries=0)
+        ask = {"model": "tiny-v4", "messages": [{"role": "user", "content": "Name a colour."}],
+               "temperature": 0, "max_tokens": 20}  # fmt: skip
+        before = client.chat.completions.create(**ask).choices[0].message.content  # type: ignore[call-overload]
+        wish.touch()
+        with pytest.raises(openai.InternalServerError, match="engine"):
+            client.chat.completions.create(**ask)  # type: ignore[call-overload]
+        deadline = time.monotonic() + 60
+        while one.get("/health")[0] != 200 or not one.get("/about.json")[1]["faults"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        after = client.chat.completions.create(**ask).choices[0].message.content  # type: ignore[call-overload]
+        assert after == before
+        assert one.get("/health")[1]["faults"] == 1
+        (shown,) = one.get("/about.json")[1]["faults"]
+        code, said = one.end()
+    assert code == 0
+    assert shown["said"].startswith("engine fault, 1 answer ended: RuntimeError: ")
+    assert shown["said"] in said
+    told = asked(home, "status")["faults"]
+    assert (told["count"], told["last"]["what"], told["last"]["answers"]) == (1, "engine", 1)
+    (line,) = asked(home, "report")["faults"]
+    assert line["said"] == shown["said"]
+    page = subprocess.run(home.command("report"), env=home.environment, capture_output=True,
+                          text=True, timeout=60).stdout  # fmt: skip
+    assert "faults       1 while serving; the last, " in page
 
 
 def test_at_and_config_pin_what_is_served(home: Home) -> None:

@@ -134,7 +134,7 @@ def test_an_engine_that_only_fails_ends_the_server(capfd: pytest.CaptureFixture[
                 said(server, "engine fault")
         assert server.process.wait(20) == 1
     told = capfd.readouterr().err
-    assert "Engine fault 1 ended 1 answers; the engine is loaded again." in told
+    assert "Engine fault 1 ended 1 answers: DeviceError: The device fell off the bus.; the" in told
     assert "The engine failed 4 times in a row." in told
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
+from checkpoints import Configure
 from test_row_independence import VARIANTS, named
 
-from engine.batch import Batch, Generation, sequences_are_independent
-from engine.config import EngineConfig
+from engine.batch import Batch, Generation
 from engine.engine import Commit, Engine
 from engine.errors import ContextOverflow, EngineError, NumericsError, PromptError
+from engine.independence import sequences_are_independent
 from engine.model import Backbone
 from engine.sampling import Constraint, Sampling
 from engine.torch_backend import own, prefill
 
-Configure = Callable[..., EngineConfig]
 CHUNK = 32
 TEXT = [(i * i * 7 + i * 3) % 240 + 2 for i in range(700)]
 
@@ -283,3 +283,21 @@ def test_logits_that_are_not_finite_end_their_own_generation_only(engine: Engine
     while active:
         active = run(batch, active, said)
     assert tokens(said[good]) == alone(engine, prompt(50, 20), 30, Sampling())
+
+
+@pytest.mark.parametrize("companions", [0, 1])
+def test_broken_weights_are_a_fault_of_the_engine_and_of_no_generation(
+    engine: Engine, companions: int
+) -> None:
+    batch, said = Batch(engine, 2), {}
+    active = [batch.begin(prompt(i, 20), max_new_tokens=30) for i in range(1 + companions)]
+    for _ in range(3):
+        run(batch, active, said)
+    weights = engine.backbone.weights
+    embed = weights.embed.data
+    try:
+        weights.embed.data = embed[:0]
+        with pytest.raises(RuntimeError):
+            batch.advance(active)
+    finally:
+        weights.embed.data = embed

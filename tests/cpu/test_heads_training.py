@@ -418,11 +418,3 @@ def test_typical_acceptance_is_lossy_says_so_and_needs_a_temperature() -> None:
     assert (found.same == found.tokens) == (found.taken == 0)
     with pytest.raises(ConfigError, match="needs a temperature above 0"):
         retired.typical_decode(engine, "p", prompt, temperature=0.0, limit=9, seed=3)
-
-
-def test_a_token_is_typical_by_how_sure_the_target_is() -> None:
-    sure, unsure = torch.tensor([9.0, 0.0, 0.0, 0.0]), torch.tensor([1.0, 0.9, 0.8, -9.0])
-    warm = Sampling(temperature=1.0)
-    assert not retired.is_typical(sure, 1, warm)
-    assert retired.is_typical(unsure, 2, warm)
-    assert not retired.is_typical(unsure, 3, warm)

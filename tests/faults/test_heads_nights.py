@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,10 @@ from flywheel.ledger.replay import replay
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop.order import HeadOrder, Order
+from flywheel.serve.address import Address
+from flywheel.serve.chosen import of_ledger
+from flywheel.serve.proof import HEADER, prove
+from flywheel.serve.server import Server, Setup
 from flywheel.statistics.campaign import HEADS
 
 TINY = suite.engine_assets() / "tiny-v4"
@@ -123,6 +128,23 @@ def test_a_better_head_is_trained_promoted_and_proved_in_service(asked: Order) -
     assert (asked.archive / good / archive.LOG).read_text() == "trained\n"
     again = replay(asked.runs_dir, asked.ledger.parent / "again.db")
     assert again.best.config == {"head": good}
+    won = next(v for v in rows.variants if v.lever.name == "good")
+    assert served(asked) == won.measured[-1].runs[-1].id
+
+
+def served(asked: Order) -> str | None:
+    """Serve the best; the run whose every acceptance the server gave again."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = Address(*probe.getsockname())
+    setup = Setup(address, asked.ledger.parent / "serve.log")
+    with opened(asked) as ledger:
+        config = of_ledger(view(ledger), asked.checkpoint, asked.archive).write(asked.ledger.parent)
+        lock = asked.ledger.parent / "serve.lock"
+        with Server.start(config, setup, lease_path=lock) as server:
+            told = server.wait_ready()
+            assert told is not None
+            return prove(ledger, server.address, told, {HEADER: server.word}).run
 
 
 @pytest.mark.night

@@ -24,6 +24,7 @@ from harness import wait_for
 from flywheel.box.clock import SystemClock, Window
 from flywheel.box.lease import Lease, device_path, holder
 from flywheel.errors import FlywheelError, LeaseBusy
+from flywheel.ledger import faults
 from flywheel.ledger.store import Ledger
 from flywheel.serve import hosting, proof as proving
 from flywheel.serve.address import Address, told
@@ -229,6 +230,11 @@ def test_a_server_that_dies_is_started_again_but_not_for_ever(measured: Box) -> 
         assert sum("started again" in line for line in hosted.said) == RESTARTS
     finally:
         hosted.stop()
+    ledger = Ledger.read(measured.root / "ledger.db")
+    with ledger.reading() as connection:
+        kept = faults.faults(connection)
+    ledger.close()
+    assert [row.fault.detail for row in kept] == ["killed by signal 9"] * (RESTARTS + 1)
     assert holder(device_path()) is None
 
 

@@ -32,6 +32,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("run",), ("report",), ("serve",), ("status",), ("attach",), ("stop",),
         ("resume",), ("doctor",), ("best",),
         ("levers", "list"), ("levers", "show"), ("levers", "add"),
+        ("levers", "propose"), ("levers", "attempts"), ("report", "tally"),
         ("ledger", "rebuild"), ("ledger", "verify"),
     ],
 )  # fmt: skip

@@ -27,6 +27,7 @@ async function story() {
   by("gain-plot").replaceChildren(...[band(told.gain)].filter(Boolean));
   promotions(told.promotions);
   night(told.night);
+  faults(told.faults ?? []);
   fields(told.first_config, told.config);
 }
 
@@ -47,6 +48,13 @@ function night(told) {
   by("night-title").textContent = `Last night: ${count(told.decisions.length, "decision")}`;
   by("night-note").textContent = told.text;
   by("decisions").replaceChildren(...told.decisions.map((row) => item(row)));
+}
+
+function faults(rows) {
+  by("faults").hidden = !rows.length;
+  by("fault-list").replaceChildren(
+    ...rows.map(({ said, at_utc }) => el("li", {}, said, el("span", { class: "note" }, ` (${at_utc})`))),
+  );
 }
 
 function fields(first, served) {
@@ -87,7 +95,9 @@ async function served() {
     pairs.push(
       ["model", told.model], ["decision", told.decision === null ? "the first configuration" : `D${String(told.decision).replace(/^D/, "")}`],
       ["live proof", proof], ["configuration", told.fingerprint], ["checkpoint", told.checkpoint.sha256],
+      ["draft head", told.head ? `${told.head.path} ${told.head.sha256}` : "the checkpoint's own"],
       ["context", count(told.context_length, "token")], ["at work", `${told.running} running, ${told.waiting} waiting`],
+      ["faults", told.faults ? `${count(told.faults, "engine fault")} since its start, each healed by a new load` : "none since its start"],
     );
   }
   by("served").replaceChildren(...pairs.flatMap(([word, text]) => [el("dt", {}, word), el("dd", {}, text)]));
