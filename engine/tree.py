@@ -98,18 +98,21 @@ def grown(
     A node's children are what the head proposes after it, then what it would propose without those.
     """
     slots = drafter.slots(state, anchor, len(branches))
-    first = state.draft_length + 1
     paths: list[tuple[int, ...]] = [()]
     for depth, count in enumerate(branches):
+        propose = partial(_proposed, sampler, state.draft_length + 1 + depth)
         paths = [
             (*path, child)
             for path in paths
             for child in _children(
-                slots.scores(depth, path[-1] if path else anchor), count,
-                partial(sampler.propose, position=first + depth),
+                slots.scores(depth, path[-1] if path else anchor), count, propose
             )
-        ]  # fmt: skip
+        ]
     return Draft(slots.block(anchor, paths[0]), tuple(paths))
+
+
+def _proposed(sampler: Sampler, position: int, scores: Tensor) -> int:
+    return sampler.propose(scores, position)
 
 
 def _children(scores: Tensor, count: int, propose: Callable[[Tensor], int]) -> list[int]:

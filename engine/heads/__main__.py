@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from engine.heads import (
     export,
     figures,
     regenerate,
+    rehearsal,
     replay,
 )
 from engine.heads.captured import Captured
@@ -100,7 +100,12 @@ def parser() -> argparse.ArgumentParser:
     add = stage("install", "a checkpoint of its own with a head in it")
     add("--head", type=Path, required=True)
     add("--out", type=Path, required=True)
-    stage("rehearse", "every stage at toy scale, in a folder that is thrown away")
+    add = stage("rehearse", "every stage at toy scale, in a folder that is thrown away")
+    add("--out", type=Path, help="where a card says how it went; without it nothing is left")
+    add("--recipe", default="{}", help="the recipe to try, as of train; its amounts are made small")
+    add("--head", type=Path, help="start from this head, as of train")
+    add("--capture", type=Path, help="try the training alone, on what was captured")
+    add("--temperature", type=float, default=1.0, help="as of regenerate")
     return top
 
 
@@ -185,26 +190,11 @@ def _install(o: argparse.Namespace) -> Any:
 
 
 def _rehearse(o: argparse.Namespace) -> Any:
-    """Every stage once at toy scale: what never ran there fails in the last hour of a night."""
-    with tempfile.TemporaryDirectory(prefix="heads-") as folder:
-        root = Path(folder)
-        corpus.build(root / "corpus", o.checkpoint, per_category=1)
-        regenerate.regenerate(
-            root / "sequences", root / "corpus", o.checkpoint, config=config_of(o.config),
-            temperature=1.0, max_new_tokens=32, limit=2,
-        )  # fmt: skip
-        capture.capture(root / "capture", root / "sequences", o.checkpoint, _source(o), per_shard=1)
-        recipe = Recipe.parse({"steps": 2, "batch": 1, "anchors": 2})
-        metrics = arm.make(
-            root / "arm",
-            root / "capture",
-            o.checkpoint,
-            recipe,
-            device=device_of(o.device),
-            save_every=1,
-        )
-        export.install(o.checkpoint, root / "arm", root / "installed")
-    return {"rehearsed": True, "equivalence": metrics["equivalence"]}
+    asked = rehearsal.Rehearsal(
+        o.checkpoint, Recipe.parse(object_of(o.recipe, "--recipe")), device_of(o.device),
+        config_of(o.config), o.temperature, o.head, o.capture,
+    )  # fmt: skip
+    return rehearsal.rehearse(asked, lambda: _source(o), o.out)
 
 
 def _source(o: argparse.Namespace) -> Source:

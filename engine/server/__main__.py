@@ -32,6 +32,9 @@ WRONG, FAILED = 2, 1
 BACKLOG = 2048  # connections that nobody has accepted yet
 # A word that whoever started the server proves it with, before anybody else is answered.
 PROOF_VARIABLE = "FLYWHEEL_PROOF"
+# The process that a server belongs to: without it nobody would ever end it.
+HOST_VARIABLE = "FLYWHEEL_HOST_PID"
+HOST_POLL_S = 1.0
 
 
 class _Server(uvicorn.Server):
@@ -66,7 +69,7 @@ class _Server(uvicorn.Server):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve; the exit status is 0 after a signal and 2 when nothing could be served."""
+    """Serve; exit status 0 after a signal, 2 for what cannot be served, 1 where it failed."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
@@ -94,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         body_bytes=options.body_mb << 20, answer_s=options.timeout_s, ping_s=options.ping_s
     )
     proof = os.environ.pop(PROOF_VARIABLE, None)
+    host = os.environ.pop(HOST_VARIABLE, "")
     service = Service(deployment, waiting_limit=options.queue, limits=limits, proof=proof)
     serving = serve(
         service,
@@ -102,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         origins=options.origin,
         deployed=deployed,
         drain_s=options.drain_s,
+        host_pid=int(host) if host.isdecimal() else None,
     )
     return asyncio.run(serving)
 
@@ -114,8 +119,11 @@ async def serve(
     origins: Sequence[str] = (),
     deployed: Callable[[], Deployment] | None = None,
     drain_s: float = 0.0,
+    host_pid: int | None = None,
 ) -> int:
     """Load and answer on a bound socket until a signal; the process's exit status.
+
+    With `host_pid` it also ends, as after TERM, once that is no longer its parent.
 
     HUP switches to what `deployed` reads then; USR1 opens a server that waits to be proven.
     """
@@ -134,6 +142,7 @@ async def serve(
     loop.add_signal_handler(signal.SIGUSR1, service.open)
     if deployed is not None:
         loop.add_signal_handler(signal.SIGHUP, service.reload, deployed)
+    watch = None if host_pid is None else loop.create_task(_end_with(host_pid, server))
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
 
@@ -153,15 +162,24 @@ async def serve(
     print(f"Loading {service.deployment.checkpoint} ...", flush=True)
     service.start(settled)
     await server.serve(sockets=[listener])
+    if watch is not None:
+        watch.cancel()
     if service.error is not None:
         print(service.error, file=sys.stderr)
-        return FAILED if service.faults else WRONG
+        return WRONG if service.mistaken else FAILED
     service.close()
     if not service.join(GRACE_S / 2):
         # The engine is deep in one step; nothing of value is lost by not waiting for it.
         sys.stdout.flush()
         os._exit(0)
     return 0
+
+
+async def _end_with(host_pid: int, server: _Server) -> None:
+    while os.getppid() == host_pid:
+        await asyncio.sleep(HOST_POLL_S)
+    print(f"The host, process {host_pid}, has gone: this server ends.", file=sys.stderr, flush=True)
+    server.handle_exit(signal.SIGTERM, None)
 
 
 def listen(host: str, port: int) -> socket.socket:

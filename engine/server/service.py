@@ -104,6 +104,7 @@ class Service:
         self._loader = loader
         self.waiting_limit = waiting_limit
         self.error: str | None = None
+        self.mistaken = False  # the error is the doing of whoever started this
         self._loaded: Loaded | None = None
         self._progress = (0, 0)
         self._replies = Replies()
@@ -309,7 +310,7 @@ class Service:
         try:
             self._loaded = self._loader(self.deployment, self._note_progress)
         except EngineError as error:
-            self.error = str(error)
+            self.error, self.mistaken = str(error), self.faults == 0
         except Exception as error:  # not the user's doing: the log needs to know where
             traceback.print_exc()
             self.error = f"The model could not be loaded: {error!r}."

@@ -14,13 +14,11 @@ from rich.text import Text
 
 from flywheel.chat import slash
 from flywheel.chat.talk import Answer, Talk, pace
-from flywheel.chat.wire import Endpoint
+from flywheel.chat.wire import Endpoint, clean
 from flywheel.errors import FlywheelError
 
 PROMPT = "> "
 HISTORY_LENGTH = 1000
-# A reply must not be able to move the cursor, set titles or repaint the screen.
-_CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
 
 
 class Screen:
@@ -60,7 +58,7 @@ class Screen:
         words = [str(told.get("model") or "a server"), self._endpoint.url, "/help lists commands"]
         if told.get("decision") is not None:
             words.insert(1, f"decision D{str(told['decision']).removeprefix('D')}")
-        self._page.print(Text(" · ".join(words), style="dim"))
+        self._page.print(Text(clean(" · ".join(words)), style="dim"))
 
     def tell(self, answer: Answer) -> None:
         """A whole answer."""
@@ -121,8 +119,7 @@ class Screen:
             self._write(said)
 
     def _write(self, text: str, style: str = "") -> None:
-        clean = text.translate(_CONTROLS)
-        self._page.print(Text(clean, style=style), end="", soft_wrap=True)
+        self._page.print(Text(clean(text), style=style), end="", soft_wrap=True)
         self._page.file.flush()
 
     def _end(self, answer: Answer, stopped: bool) -> None:
@@ -130,7 +127,7 @@ class Screen:
         for call in answer.calls:
             function = call["function"]
             said = f"calls {function['name']}({function['arguments']})"
-            self._page.print(Text(said.translate(_CONTROLS), style="cyan"), soft_wrap=True)
+            self._page.print(Text(clean(said), style="cyan"), soft_wrap=True)
         if self._bare:
             return
         words = pace(answer)

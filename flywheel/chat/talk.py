@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flywheel.errors import UsageError
+from flywheel.box.clock import count
+from flywheel.errors import FlywheelError, UsageError
 
+MOST_CALLS = 128  # of one answer: a place beyond is no place
+MOST_TOLD = 1e12  # of tokens, drafts or tokens a second: more is no measurement
 EFFORTS = ("low", "medium", "high", "max")
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 @dataclass(slots=True)
@@ -24,9 +31,20 @@ class Answer:
     timings: dict[str, Any] = field(default_factory=dict)
 
     def hear(self, chunk: Mapping[str, Any]) -> tuple[str, str]:
-        """Add a chunk; the reasoning and the content that it brought."""
-        self.usage = chunk.get("usage") or self.usage
-        self.timings = chunk.get("timings") or self.timings
+        """Add a chunk; the reasoning and the content that it brought.
+
+        FlywheelError for what no server of chat completions sends.
+        """
+        try:
+            return self._heard(chunk)
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise FlywheelError(
+                "the server's answer is no chat completion; is it another kind of server?"
+            ) from error
+
+    def _heard(self, chunk: Mapping[str, Any]) -> tuple[str, str]:
+        self.usage = _object(chunk.get("usage")) or self.usage
+        self.timings = _object(chunk.get("timings")) or self.timings
         choices = chunk.get("choices") or ()
         if not choices:
             return "", ""
@@ -42,9 +60,12 @@ class Answer:
 
     def _call(self, part: Mapping[str, Any]) -> None:
         function = part.get("function") or {}
-        while len(self.calls) <= part.get("index", 0):
+        place = part.get("index", 0)
+        if not 0 <= place < MOST_CALLS:
+            raise IndexError(place)
+        while len(self.calls) <= place:
             self.calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
-        call = self.calls[part.get("index", 0)]
+        call = self.calls[place]
         if part.get("id"):
             call["id"] = part["id"]
         call["function"]["name"] += function.get("name") or ""
@@ -118,7 +139,8 @@ class Talk:
         self.messages.append(answer.message)
         self.last = answer
         self.answers += 1
-        self.tokens += answer.usage.get("completion_tokens", answer.timings.get("predicted_n", 0))
+        self.tokens += int(_number(answer.usage, "completion_tokens")
+                           or _number(answer.timings, "predicted_n") or 0)
 
     def clear(self) -> None:
         """Begin anew under the same settings."""
@@ -137,7 +159,7 @@ class Talk:
             messages = kept["messages"]
             if not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
                 raise TypeError
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise UsageError("that file holds no conversation.") from None
         self.messages = list(messages)
         self.system = str(kept.get("system") or "")
@@ -156,16 +178,26 @@ class Talk:
 def pace(answer: Answer) -> str:
     """Speed, drafts and memory of an answer, as far as its server has told."""
     timings, usage = answer.timings, answer.usage
-    tokens = usage.get("completion_tokens", timings.get("predicted_n", 0))
-    words = [f"{tokens} token{'' if tokens == 1 else 's'}"]
-    if speed := timings.get("predicted_per_second"):
+    made = _number(timings, "predicted_n")
+    told = _number(usage, "completion_tokens")
+    tokens = int((made or 0) if told is None else told)
+    words = [count(tokens, "token")]
+    if speed := _number(timings, "predicted_per_second"):
         words.insert(0, f"{speed:.1f} tok/s")
-    if rounds := timings.get("rounds"):
-        words.append(f"{(timings['predicted_n'] - 1) / rounds:.2f} a round")
-    if drafts := timings.get("draft_n"):
-        accepted = timings["draft_n_accepted"]
-        words.append(f"{accepted} of {drafts} drafts accepted ({100 * accepted / drafts:.0f} %)")
-    if (prompt := usage.get("prompt_tokens")) is not None:
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        words.append(f"{cached} of {prompt} prompt tokens remembered")
+    if made and (rounds := _number(timings, "rounds")):
+        words.append(f"{(made - 1) / rounds:.2f} a round")
+    if drafts := _number(timings, "draft_n"):
+        accepted = _number(timings, "draft_n_accepted") or 0
+        share = 100 * accepted / drafts
+        words.append(f"{accepted:g} of {drafts:g} drafts accepted ({share:.0f} %)")
+    if (prompt := _number(usage, "prompt_tokens")) is not None:
+        cached = _number(_object(usage.get("prompt_tokens_details")), "cached_tokens") or 0
+        words.append(f"{cached:g} of {prompt:g} prompt tokens remembered")
     return " · ".join(words)
+
+
+def _number(told: Mapping[str, Any], name: str) -> float | None:
+    """A number that a server told, as far as it is one that can be shown."""
+    value = told.get(name)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if number and 0 <= value < MOST_TOLD else None

@@ -14,6 +14,14 @@ from flywheel.errors import FlywheelError, Refused, UsageError
 CONNECT_S = 5.0
 # Between two pieces: longer than the server's own pings are apart, by much.
 SILENCE_S = 120.0
+# A server must not be able to move the cursor, set titles, repaint the screen or turn text around.
+_TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160), *_TURNS])
+
+
+def clean(text: str) -> str:
+    """What may reach a terminal of a text that comes from elsewhere."""
+    return text.translate(_CONTROLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +32,10 @@ class Endpoint:
     key: str = ""
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(self.url):
             raise UsageError(f"{self.url!r} is no address such as http://127.0.0.1:8000.")
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise UsageError("an API key is printable ASCII text; this one holds something else.")
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON of a GET; Refused with the server's own sentence when it has one."""
@@ -42,7 +51,8 @@ class Endpoint:
     def model(self) -> str | None:
         """The first model that the server has; None where it lists none."""
         data = self.get("/v1/models").get("data")
-        return str(data[0].get("id")) if isinstance(data, list) and data else None
+        first = data[0] if isinstance(data, list) and data else None
+        return str(first.get("id")) if isinstance(first, dict) else None
 
     def stream(self, body: Mapping[str, Any]) -> Generator[dict[str, Any]]:
         """The chunks of a chat completion. Closing the iterator closes the connection."""
@@ -53,8 +63,9 @@ class Endpoint:
                 if data == "[DONE]":
                     return
                 chunk = _object(data.encode())
-                if isinstance(error := chunk.get("error"), dict):
-                    raise FlywheelError(str(error.get("message")))
+                if error := chunk.get("error"):
+                    said = error.get("message") if isinstance(error, dict) else error
+                    raise FlywheelError(clean(str(said)))
                 yield chunk
             raise FlywheelError("the answer broke off: the server closed the connection.")
         except (OSError, http.client.HTTPException) as error:
@@ -98,8 +109,21 @@ class Endpoint:
         return answer
 
     def _lost(self, error: Exception) -> FlywheelError:
-        why = "it is silent" if isinstance(error, TimeoutError) else str(error) or repr(error)
+        silent = isinstance(error, TimeoutError)
+        why = "it is silent" if silent else clean(str(error).strip() or repr(error))
         return FlywheelError(f"the connection to {self.url} was lost: {why}.")
+
+
+def _is_address(url: str) -> bool:
+    """Whether a connection can be tried at all: what a browser would mend is no address here."""
+    if not (url.isascii() and url.isprintable()) or " " in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+        return parts.scheme in ("http", "https") and bool((host or "").encode("idna")) and port != 0
+    except ValueError:  # brackets without an end, a port that is no number, a name too long
+        return False
 
 
 def _refusal(answer: http.client.HTTPResponse) -> Refused:
@@ -110,7 +134,7 @@ def _refusal(answer: http.client.HTTPResponse) -> Refused:
         return Refused("the server wants an API key: --api-key or FLYWHEEL_API_KEY.")
     if not said and body.get("status"):
         said = f"The server is not ready: {body['status']}."
-    return Refused(str(said or f"the server answered with status {answer.status}."))
+    return Refused(clean(str(said or f"the server answered with status {answer.status}.")))
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[str]:
@@ -128,6 +152,6 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[str]:
 def _object(raw: bytes) -> dict[str, Any]:
     try:
         value = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -365,7 +365,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Standard streams that were closed lead nowhere: else the next file opened would be one."""
+    """Standard streams that were closed lead nowhere: else the next file opened would be one.
+
+    One that has no bytes for a letter gets a question mark, not a traceback.
+    """
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(fd)
@@ -378,6 +381,9 @@ def _open_streams() -> None:
                 os.close(null)
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115 - for all time
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _fail(text: str, code: int, arguments: list[str]) -> int:

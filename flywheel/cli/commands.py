@@ -144,7 +144,7 @@ def run(
         else:
             _print_session(session, wall_s)
             if document is not None:
-                tables.render(document)
+                tables.render(document, console())
     if session.halted:
         return REFUSED
     nothing_good = session.runs > 0 and session.ok == 0 and not session.stopped

@@ -102,7 +102,7 @@ def propose(path: Path, offers: Sequence[Mapping[str, Any]], name: str) -> dict[
     try:
         with opened.reading() as connection:
             grounds = asking_grounds(connection, path)
-        verdicts = judge(answer, grounds, gathering.taker(path))
+        verdicts = judge(answer, grounds, gathering.taker(path, Path.cwd()))
         taken = sum(one.admitted for one in verdicts)
         folder = path.parent / transcript.FOLDER / secrets.token_hex(4)
         folder.mkdir(parents=True)

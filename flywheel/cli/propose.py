@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,9 +61,12 @@ EnvironmentOption = Annotated[
 def terms(
     attempts: int, timeout_s: float, network: bool, environment: list[str] | None
 ) -> Terms:
-    """The limits of asking, from the options."""
+    """The limits of asking, from the options; UsageError for a variable that is not set."""
     from flywheel.propose.attempt import Terms
 
+    for name in environment or ():
+        if name not in os.environ:
+            raise UsageError(f"--proposer-env names {name}, which is not set.")
     return Terms(
         attempts=attempts, timeout_s=timeout_s, network=network,
         environment=tuple(environment or ()),
@@ -145,7 +149,7 @@ def _ask(
             beside = Path(elsewhere) / path.name if dry_run else path
             found = ask(
                 asked, brief, grounds, wanted, beside, clock=SystemClock(),
-                take_patch=gathering.taker(path),
+                take_patch=gathering.taker(beside, Path.cwd()),
             )
         if dry_run:
             return found, None

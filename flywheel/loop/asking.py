@@ -69,7 +69,7 @@ class Asker:
                 proposer, brief, grounds, order.terms, order.ledger, clock=self._clock,
                 wishes=self._wishes, take_patch=gathering.taker(order.ledger, order.cwd),
             )  # fmt: skip
-        except FlywheelError as error:
+        except (FlywheelError, OSError) as error:
             found = Outcome(FAILED, str(error))
         self._record(proposer.name, found)
         return found.wish

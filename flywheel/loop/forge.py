@@ -22,6 +22,7 @@ from flywheel.heads import archive, record
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import canonical, fingerprint
+from flywheel.loop import rehearsal
 from flywheel.loop.attend import attend
 from flywheel.loop.order import Order
 from flywheel.loop.result import Failure
@@ -82,7 +83,8 @@ class Forge:
                 self._ledger, archive.card_of(self._order.archive, name), step.variant_id
             )
             return None
-        for stage in self._stages(step, name):
+        stages = self._stages(step, name)
+        for stage in (*self._untried(step, stages), *stages):
             if (ended := self._run(stage)) is not None:
                 return ended
         try:
@@ -112,17 +114,13 @@ class Forge:
     def _stages(self, step: NextBlock, name: str) -> Sequence[_Stage]:
         order, heads = self._order, self._order.heads
         checkpoint = str(order.checkpoint)
-        asked = [checkpoint, heads.prompts, heads.max_new_tokens, heads.temperature]
-        base = order.forge_dir / f"{order.checkpoint.name}-{fingerprint(asked)[:8]}"
+        amounts = [checkpoint, heads.prompts, heads.max_new_tokens, heads.temperature]
+        base = order.forge_dir / f"{order.checkpoint.name}-{fingerprint(amounts)[:8]}"
         corpus, sequences, capture = (base / n for n in ("corpus", "sequences", "capture"))
         common = ("--checkpoint", checkpoint)
         device = (*common, "--device", heads.device, "--lease-held")
-        lever = step.lever.change["head"]
-        assert isinstance(lever, dict)
-        changed = {name: value for name, value in lever.items() if name != "start"}
-        recipe = canonical({**heads.recipe, **changed})
-        start = step.incumbent.get("head") if lever.get("start") == "incumbent" else None
-        begun = () if start is None else ("--head", str(order.archive / str(start)))
+        asked = self._inputs(step)
+        begun = () if asked.start is None else ("--head", str(asked.start))
         return (
             _Stage("corpus", corpus, (
                 *common, "--out", str(corpus), "--per-category", str(heads.prompts))),
@@ -134,8 +132,37 @@ class Forge:
                 *device, "--sequences", str(sequences), "--out", str(capture))),
             _Stage("train", self._arm(name), (
                 *device, "--capture", str(capture), "--out", str(self._arm(name)),
-                "--recipe", recipe, *begun)),
+                "--recipe", canonical(dict(asked.recipe)), *begun)),
         )  # fmt: skip
+
+    def _inputs(self, step: NextBlock) -> rehearsal.Inputs:
+        lever = step.lever.change["head"]
+        assert isinstance(lever, dict)
+        changed = {name: value for name, value in lever.items() if name != "start"}
+        start = step.incumbent.get("head") if lever.get("start") == "incumbent" else None
+        return rehearsal.Inputs(
+            str(self._order.checkpoint), self._order.heads, {**self._order.heads.recipe, **changed},
+            None if start is None else self._order.archive / str(start),
+        )
+
+    def _rehearsals(self, step: NextBlock, stages: Sequence[_Stage]) -> tuple[_Stage, _Stage]:
+        """The rehearsal of every stage, and that of the training on what is captured already."""
+        asked = self._inputs(step)
+        captured = next(stage.out for stage in stages if stage.name == "capture")
+        folder = self._order.forge_dir / rehearsal.FOLDER
+        found = [
+            _Stage(rehearsal.NAME, out, asked.words(out, given))
+            for given in (None, captured) for out in [folder / asked.key(given)]
+        ]
+        return found[0], found[1]
+
+    def _untried(self, step: NextBlock, stages: Sequence[_Stage]) -> tuple[_Stage, ...]:
+        """The rehearsal of what was never tried here; what fails there is not begun."""
+        every, training = self._rehearsals(step, stages)
+        if every.done or training.done or all(stage.done for stage in stages):
+            return ()
+        captured = next(stage for stage in stages if stage.name == "capture")
+        return (training if captured.done else every,)
 
     def _arm(self, name: str) -> Path:
         return self._order.forge_dir / "arms" / name
@@ -206,6 +233,8 @@ class Forge:
     def _archive(self, step: NextBlock, name: str) -> None:
         """Weights, metrics and the log of every attempt, unedited and in order."""
         stages = {stage.name: stage for stage in self._stages(step, name)}
+        tried = self._rehearsals(step, tuple(stages.values()))
+        stages |= {stage.name: stage for stage in tried if stage.done}
         out = stages["train"].out
         metrics = read_json(out / archive.METRICS)
         if metrics is None:

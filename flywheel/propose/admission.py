@@ -20,7 +20,9 @@ from flywheel.propose.answer import Answer, Item, Patch
 from flywheel.sweep import Sweep
 
 # Fields that say what is computed, not how fast: another value is another model, or another ruler.
-NOT_LEVERS = ("numerics", "dtype", "context", "backend", "head", "checkpoint", "suite")
+NOT_LEVERS = (
+    "numerics", "dtype", "context", "backend", "acceptance", "head", "patch", "checkpoint", "suite",
+)  # fmt: skip
 
 # Takes a patch that passed the quarantine and makes it a lever; LeverError says why it may not be.
 TakePatch = Callable[[Patch], Lever]

@@ -21,7 +21,7 @@ _LARGEST = 2**53
 KINDS = ("config", "sweep", "head", "patch")
 _TEXT, _GAIN = {"type": "string", "minLength": 1}, {"type": "number", "minimum": 0, "maximum": 0.5}
 _NAME = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
-_VALUE = {"type": ["string", "number", "boolean"]}
+_VALUE = {"type": ["string", "number", "boolean"], "maxLength": 200}
 _END = {"type": "number"}
 _COMMON: dict[str, Any] = {
     "name": _NAME, "claim": _TEXT, "falsify": _TEXT, "predicted_gain": _GAIN, "ceiling": _GAIN,
@@ -47,7 +47,9 @@ _FIELDS = {
         low=_END, high=_END, log={"type": "boolean"},
         trials={"type": "integer", "minimum": 2, "maximum": 32}, **_ENGINE,
     ),
-    "head": _kind("head", ("recipe",), recipe={"type": "object"}),
+    "head": _kind(
+        "head", ("recipe",), recipe={"type": "object", "additionalProperties": _VALUE},
+    ),
     "patch": _kind("patch", ("diff",), diff=_TEXT),
 }  # fmt: skip
 SCHEMA: Mapping[str, Any] = {
@@ -240,6 +242,8 @@ def _amiss(value: Any, wanted: Mapping[str, Any]) -> str | None:
         return f"must be {' or '.join(kinds)}"
     if isinstance(value, str) and len(value.strip()) < wanted.get("minLength", 0):
         return "is empty"
+    if isinstance(value, str) and len(value) > wanted.get("maxLength", len(value)):
+        return f"is longer than {wanted['maxLength']} characters"
     if "pattern" in wanted and not _plain_name(value):
         return "must be 1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
     if _is_number(value) and not wanted.get("minimum", value) <= value <= wanted.get(
@@ -250,6 +254,10 @@ def _amiss(value: Any, wanted: Mapping[str, Any]) -> str | None:
         if len(value) < wanted.get("minItems", 0):
             return f"needs {wanted['minItems']} entries"
         return next((s for v in value if (s := _amiss(v, wanted["items"])) is not None), None)
+    if isinstance(value, dict) and "additionalProperties" in wanted:
+        inner = wanted["additionalProperties"]
+        return next((f"{line(k, 40)} {s}" for k, v in value.items()
+                     if (s := _amiss(v, inner)) is not None), None)  # fmt: skip
     return None
 
 

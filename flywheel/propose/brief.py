@@ -11,9 +11,9 @@ from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.lever import Lever
 from flywheel.loop.eligible import admit
 from flywheel.loop.ranking import ranked
+from flywheel.patch.paths import ALLOWED
 from flywheel.propose.admission import NOT_LEVERS, Grounds
 from flywheel.propose.answer import MOST, SCHEMA
-from flywheel.propose.quarantine import ALLOWED, FORBIDDEN
 from flywheel.statistics.band import gain_fraction
 
 FORMAT = 1
@@ -33,8 +33,8 @@ RULES = (
     f"These fields are no levers: {', '.join(NOT_LEVERS)}.",
     "A sweep gives a field several values, or two ends to search between; its best is confirmed.",
     "A head is a recipe that differs from the default one in one thing.",
-    f"A patch is a unified diff under {' or '.join(ALLOWED)}, Python only, without "
-    f"{', '.join(FORBIDDEN)}, and never a test.",
+    "A patch is a unified diff against the revision that is checked out, of "
+    f"{', '.join(ALLOWED)} alone: never a test, an oracle, or what measures.",
     "A prediction decides nothing but the order; whoever is wrong twofold has that on record.",
 )
 

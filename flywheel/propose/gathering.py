@@ -30,12 +30,12 @@ MOST_WAITING = 60
 TAMPERED = "proposer_tampered"
 
 
-def taker(ledger: Path, cwd: Path | None = None) -> TakePatch:
+def taker(ledger: Path, cwd: Path) -> TakePatch:
     """What makes a lever of a patch beside this ledger, against the code that is run in `cwd`."""
 
     def take(patch: Patch) -> Lever:
         made = offer.taken(
-            ledger, cwd or Path.cwd(), patch.diff, name=patch.name, claim=patch.claim,
+            ledger, cwd, patch.diff, name=patch.name, claim=patch.claim,
             falsify=patch.falsify, gain=patch.predicted_gain,
         )  # fmt: skip
         return replace(made, ceiling=patch.ceiling)

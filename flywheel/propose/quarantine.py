@@ -1,7 +1,7 @@
 """What a proposer may touch: the paths that a patch may change, and the files that must not move.
 
-The first is pure and reads the diff; the second looks at the files before and after an attempt, for
-a proposer that was given a shell can do more than answer.
+The first is pure and reads the diff, before git or anybody else does; the second looks at the files
+before and after an attempt, for a proposer that was given a shell can do more than answer.
 """
 
 from __future__ import annotations
@@ -9,18 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from flywheel.errors import LeverError
+from flywheel.patch.paths import forbidden
+from flywheel.patch.source import LIMIT_BYTES
 
-# What makes the engine fast is under these; what says whether it is, is not to be touched.
-ALLOWED = ("kernels/", "engine/")
-FORBIDDEN = (
-    "engine/measure/", "engine/suite.py", "engine/assets/", "engine/train/", "engine/heads/",
-    "engine/bench/", "engine/profile/", "engine/lease.py", "engine/fields.py", "kernels/bench/",
-    "kernels/oracle/",
-)  # fmt: skip
-MOST_BYTES = 256 * 1024
 _HEADER = re.compile(r"^(?:---|\+\+\+) (?P<path>[^\t\n]+)", re.MULTILINE)
 _MOVED = re.compile(r"^(?:rename|copy) (?:from|to) (?P<path>.+)$", re.MULTILINE)
 _GIT = re.compile(r"^diff --git (?P<one>\S+) (?P<two>\S+)$", re.MULTILINE)
@@ -48,29 +42,19 @@ def paths(diff: str) -> tuple[str, ...]:
 
 def check(diff: str) -> tuple[str, ...]:
     """The paths that a patch changes; LeverError for one that touches what it must not."""
-    if len(diff.encode("utf-8", "replace")) > MOST_BYTES:
-        raise LeverError(f"the patch is larger than {MOST_BYTES // 1024} KiB")
+    if len(diff.encode("utf-8", "replace")) > LIMIT_BYTES:
+        raise LeverError(f"the patch is larger than {LIMIT_BYTES} bytes; no one change is")
     for words, said in _REFUSED:
         if any(text.startswith(words) for text in diff.splitlines()):
             raise LeverError(f"the patch is refused: {said}")
     found = paths(diff)
     if not found or "\n@@" not in f"\n{diff}":
         raise LeverError("the patch is no unified diff that changes a file")
-    for path in found:
-        if (why := _forbidden(path)) is not None:
-            raise LeverError(f"the patch touches {path}: {why}")
+    if strange := [path for path in found if "\\" in path or not path.isprintable()]:
+        raise LeverError(f"the patch touches {strange[0]!r}: that is no path inside the repository")
+    if reasons := forbidden(found):
+        raise LeverError(f"the patch is not admitted: {reasons[0]}")
     return found
-
-
-def _forbidden(path: str) -> str | None:
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or "\\" in path or not path.isprintable():
-        return "that is no path inside the repository"
-    if not path.startswith(ALLOWED):
-        return f"only {' and '.join(ALLOWED)} may be changed"
-    if path.startswith(FORBIDDEN) or not path.endswith(".py"):
-        return "what measures, checks or trains is not a lever"
-    return None
 
 
 def fingerprints(roots: Sequence[Path], files: Sequence[Path] = ()) -> dict[str, str]:

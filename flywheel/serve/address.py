@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import http.client
 import json
 import socket
 import urllib.error
@@ -19,6 +20,11 @@ class Address:
 
     host: str
     port: int
+
+    def __post_init__(self) -> None:
+        """UsageError for what names no address; an empty one would mean every address there is."""
+        if not self.host or not self.host.isprintable() or set(self.host) & set(" /[]@?#%"):
+            raise UsageError(f"--host {self.host!r} is no address; 127.0.0.1 is this machine.")
 
     @property
     def url(self) -> str:
@@ -59,12 +65,15 @@ def told(address: Address, timeout_s: float = 2.0) -> tuple[int, dict[str, Any]]
         with error:
             try:
                 return error.code, _object(error.read())
-            except (OSError, ValueError):
+            except (OSError, ValueError, http.client.HTTPException):
                 return error.code, {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):  # something else than a web server
         return 0, {}
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    body = json.loads(raw or b"{}")
+    try:
+        body = json.loads(raw or b"{}")
+    except RecursionError:  # of brackets without end
+        raise ValueError("nested too deeply") from None
     return body if isinstance(body, dict) else {}

@@ -156,15 +156,18 @@ class Host:
 
     def _day(self) -> None:
         choice = self._instead or self._choose()
-        config = choice.write(self.order.folder)
-        about = self._tell(choice, "being proven")
+        order = self.order
+        about = order.folder / story.FILE if order.ledger.exists() else None
         setup = Setup(
-            self.order.address, self.order.folder / LOG, about, self.order.drain_s,
-            self.order.command,
-            self.order.options,
-        )  # fmt: skip
+            order.address, order.folder / LOG, about, order.drain_s, order.command, order.options
+        )
+
+        def left() -> Path:
+            self._tell(choice, "being proven")
+            return choice.write(order.folder)
+
         began_s = self._clock.monotonic_s()
-        with self._drained(Server.start(config, setup)) as server:
+        with self._drained(Server.start(left, setup)) as server:
             self._record_takeover(server.lease)
             log = server.fault_log()
             try:
@@ -284,17 +287,17 @@ class Host:
         with _reading(self.order.ledger) as ledger:
             return proving.prove(ledger, server.address, told, headers).said
 
-    def _tell(self, choice: Chosen, shown: str) -> Path | None:
-        """Leave the account for the server's page; None where there is no ledger to tell of."""
+    def _tell(self, choice: Chosen, shown: str) -> None:
+        """Leave the account for the server's page, where there is a ledger to tell of."""
         if not self.order.ledger.exists():
-            return None
+            return
         try:
             with _reading(self.order.ledger) as ledger:
                 told = story.tell(ledger, self._levers, choice, shown)
         except LedgerError as error:  # a page less is no reason to serve nobody
             self._say(f"the page has nothing to tell: {error}")
-            return None
-        return story.write(self.order.folder, told)
+            return
+        story.write(self.order.folder, told)
 
     def _record_takeover(self, lease: Lease) -> None:
         """Tell the ledger whose abandoned lease was taken; if it refuses, serving goes on."""

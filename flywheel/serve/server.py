@@ -16,7 +16,7 @@ from typing import Any
 from flywheel.box import host, identity, tenants
 from flywheel.box.identity import Identity
 from flywheel.box.lease import Lease, device_path
-from flywheel.errors import FlywheelError, Refused
+from flywheel.errors import FlywheelError, Refused, UsageError
 from flywheel.serve.address import Address, health, told
 from flywheel.serve.faults import FaultLog
 
@@ -24,9 +24,12 @@ SERVER_COMMAND = (sys.executable, "-m", "engine.server")
 READY_TIMEOUT_S = 600.0
 RELOAD_TIMEOUT_S = 120.0
 GRACE_S = 10.0
+MISTAKEN = 2  # a server's status where it was asked for what cannot be
 POLL_S = 0.2
 # The word that requests of the proof bring, before a server answers anybody else.
 PROOF_VARIABLE = "FLYWHEEL_PROOF"
+# The server ends by itself when this process has gone without ending it.
+HOST_VARIABLE = "FLYWHEEL_HOST_PID"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +73,29 @@ class Server:
         self._identity: Identity | None = identity.of(child.pid, zombie=True)
 
     @classmethod
-    def start(cls, config: Path, setup: Setup, *, lease_path: Path | None = None) -> Server:
-        """Take the lease and start the server; Refused when the device or the port is taken."""
+    def start(
+        cls, config: Callable[[], Path], setup: Setup, *, lease_path: Path | None = None
+    ) -> Server:
+        """Take the lease and start the server; Refused when the device or the port is taken.
+
+        ``config`` leaves the file that the server reads. It is called once both are ours: until
+        then that file is another server's.
+        """
         address, word = setup.address, secrets.token_hex(16)
         lease = Lease.acquire(lease_path or device_path(), f"flywheel serve on {address.url}")
         try:
             if (other := tenants.before_launch(host.gpus())) is not None:
                 raise Refused(other)
-            # A stale server on the port would answer for ours.
-            if told(address, 0.5)[0]:
-                raise Refused(f"something already answers at {address.url}/health.")
-            address.check_free()
+            _check(address)
+            argv = setup.argv(config())
             with setup.log.open("ab") as stream:
                 began_bytes = stream.tell()
                 child = subprocess.Popen(
-                    setup.argv(config),
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", PROOF_VARIABLE: word},
+                    argv,
+                    env={
+                        **os.environ, "PYTHONUNBUFFERED": "1", PROOF_VARIABLE: word,
+                        HOST_VARIABLE: str(os.getpid()),
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=stream,
@@ -122,9 +132,11 @@ class Server:
             if stopped():
                 return None
             if (status := self.child.poll()) is not None:
+                said = self.last_words() or "it said nothing"
+                if status == MISTAKEN:
+                    raise UsageError(f"this cannot be served: {said}")
                 raise FlywheelError(
-                    f"the server left with status {status} before it was ready: "
-                    f"{self.last_words() or 'it said nothing'}"
+                    f"the server left with status {status} before it was ready: {said}"
                 )
             answered, body = told(self.address)
             if answered == 200 or body.get("status") == "proving":
@@ -179,3 +191,17 @@ class Server:
 def _reloads(body: dict[str, Any]) -> dict[str, Any]:
     found = body.get("reloads")
     return found if isinstance(found, dict) else {}
+
+
+def _check(address: Address) -> None:
+    """Nobody may be at the address: a stale server there would answer for ours.
+
+    An address that is not this machine's is a mistake, and is not asked anything.
+    """
+    taken = Refused(f"something already answers at {address.url}/health.")
+    try:
+        address.check_free()
+    except Refused as refused:
+        raise taken if told(address, 0.5)[0] else refused from None
+    if told(address, 0.5)[0]:
+        raise taken

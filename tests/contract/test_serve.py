@@ -259,6 +259,21 @@ def test_at_and_config_pin_what_is_served(home: Home) -> None:
     assert "no decision D99" in unknown.stderr
 
 
+def test_a_server_does_not_outlive_a_host_that_was_killed(home: Home) -> None:
+    mine = home.folder / "plain.json"
+    mine.write_text(json.dumps({"config": {"draft_width": 0}}))
+    with serving(home, "--config", str(mine), "--json") as one:
+        told = json.loads("".join(iter(one.line, "}\n")) + "}")
+        one.process.kill()
+        one.process.communicate()
+        deadline = time.monotonic() + 30
+        while Path(f"/proc/{told['pid']}").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    assert one.get("/health")[0] == 0
+    assert "has gone: this server ends." in (home.folder / "serve.log").read_text()
+
+
 def test_a_stream_is_drained_before_the_end(home: Home) -> None:
     with serving(home) as one:
         one.line()

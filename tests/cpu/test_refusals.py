@@ -66,7 +66,7 @@ def refused_disk(folder: Path, disk: Disk) -> str:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"draft_widht": 3}, "Unknown configuration field 'draft_widht'; known fields: attention,"),
+        ({"draft_widht": 3}, "Unknown configuration field 'draft_widht'; known fields: acc"),
         ({"draft_width": -1}, "draft_width must be an integer from 0 to 8; got -1"),
         ({"draft_width": 2.5}, "draft_width must be an integer"),
         ({"draft_width": True}, "draft_width must be an integer"),

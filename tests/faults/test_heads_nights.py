@@ -139,8 +139,9 @@ def served(asked: Order) -> str | None:
         address = Address(*probe.getsockname())
     setup = Setup(address, asked.ledger.parent / "serve.log")
     with opened(asked) as ledger:
-        config = of_ledger(view(ledger), asked.checkpoint, asked.archive).write(asked.ledger.parent)
+        chosen = of_ledger(view(ledger), asked.checkpoint, asked.archive)
         lock = asked.ledger.parent / "serve.lock"
+        config = lambda: chosen.write(asked.ledger.parent)  # noqa: E731
         with Server.start(config, setup, lease_path=lock) as server:
             told = server.wait_ready()
             assert told is not None

@@ -244,6 +244,22 @@ def pinned(box: Box, **config: Any) -> Path:
     return path
 
 
+def test_a_second_host_that_is_refused_leaves_the_first_ones_files_alone(measured: Box) -> None:
+    hosted = Hosted(measured)
+    try:
+        hosted.wait_for_day(1)
+        files = [measured.root / name for name in ("served.json", "about.json", "serve.log")]
+        before = [path.read_bytes() for path in files]
+        mine = pinned(measured, threads=2)
+        for port in (hosted.address.port, 1 + hosted.address.port % 60000):
+            second = measured.say("serve", "--port", str(port), "--config", str(mine))
+            assert second.returncode == 3
+            assert len(second.stderr.splitlines()) == 1
+        assert [path.read_bytes() for path in files] == before
+    finally:
+        hosted.stop()
+
+
 def test_a_reload_keeps_the_process_where_it_can(box: Box) -> None:
     hosted = Hosted(box, file=pinned(box, threads=1))
     try:

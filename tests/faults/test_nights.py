@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from harness import wait_for
 from nights import lever, night, only_planned, opened, order, view
 
+from flywheel import best as best_of
 from flywheel.box import identity
 from flywheel.box.clock import Window
 from flywheel.box.lease import Lease, device_path
-from flywheel.errors import LeaseBusy, Refused, StatisticsError
+from flywheel.errors import LeaseBusy, LedgerError, Refused, StatisticsError
 from flywheel.files import read_json
 from flywheel.ledger.rebuild import rebuild
+from flywheel.ledger.replay import replay
+from flywheel.lever import LOSSY_METRIC
 from flywheel.loop import judge
 from flywheel.loop.attend import Wish
+from flywheel.report.trace import newest_timed
 from flywheel.run import launch
 from flywheel.run.manifest import Manifest
+from flywheel.run.parse import parse
+from flywheel.run.refusal import Refusal
+from flywheel.statistics.lossy import LOADS
 
 
 def test_a_faster_lever_is_promoted_and_the_ledger_rebuilds(tmp_path: Path) -> None:
@@ -42,6 +51,67 @@ def test_a_faster_lever_is_promoted_and_the_ledger_rebuilds(tmp_path: Path) -> N
     best = read_json(tmp_path / "best.json")
     assert best is not None
     assert best["config"] == {"threads": 2}
+
+
+def test_a_lossy_lever_is_measured_for_its_price_and_promoted_by_no_gain(tmp_path: Path) -> None:
+    out = io.StringIO()
+    typical = lever("acceptance", "typical", metric=LOSSY_METRIC)
+    asked = order(tmp_path, "--effect", "acceptance=typical:0.7", "--effect", "threads=2:0.9")
+    with opened(asked) as ledger:
+        night(asked, ledger, [typical, lever()], out).run()
+        rows = view(ledger)
+        priced = next(v for v in rows.variants if v.lever.lossy)
+        made = priced.decision
+        assert made is not None, out.getvalue()
+        assert (made.ending, made.code, made.n) == ("rejected", "lossy", LOADS)
+        assert made.test is None  # no error budget was spent on what nothing can come of
+        assert re.search(r"never to be promoted: .* saves (29|30|31)\.\d % \[", made.sentence)
+        # It went last, under a ruler of its own, and is no part of what the report goes on.
+        others = [v for v in rows.variants if v.purpose == "lever" and not v.lever.lossy]
+        assert max(b.serial for v in others for b in v.blocks) < priced.measured[0].serial
+        ruler = rows.rulers[priced.measured[0].ruler_id or 0]
+        assert (ruler.sampling, ruler.metric) == ("temperature 1, seed 1", LOSSY_METRIC)
+        newest = newest_timed(rows)
+        assert newest is not None
+        assert rows.rulers[newest.ruler_id or 0].sampling == "greedy"
+        assert best_of.fold(rows).config == {"threads": 2}
+        assert rebuild(ledger).same
+        with pytest.raises(LedgerError, match="never promoted"), ledger.transaction() as writer:
+            writer.connection.exec_driver_sql(
+                "INSERT INTO decision SELECT 999, variant_id, 'promoted', code, sentence, is_null, "
+                "n, mean, low, high, nu, e_value, alpha_t, test, promotions_before, rule_version, "
+                "rule, details, NULL, created_utc FROM decision WHERE id = ?", (made.number,)
+            )  # fmt: skip
+    assert replay(asked.runs_dir, tmp_path / "again.db").best.config == {"threads": 2}
+
+
+def test_tokens_that_differ_count_only_where_a_lossy_lever_asked_for_them(tmp_path: Path) -> None:
+    out = io.StringIO()
+    asked = order(tmp_path)
+    with opened(asked) as ledger:
+        night(asked, ledger, [lever("acceptance", "typical", metric=LOSSY_METRIC)], out).run()
+        priced = view(ledger).variants[-1]
+        assert priced.decision is not None
+        assert priced.decision.code == "lossy"
+        manifest = Manifest.read(tmp_path / "runs" / priced.measured[0].runs[0].id)
+        text = (tmp_path / "runs" / manifest.run_id / "run.log").read_text()
+    unasked = dict(manifest.config)
+    del unasked["lossy"]
+    found = parse(text, replace(manifest, config=unasked))
+    assert isinstance(found, Refusal)
+    assert "arm B is lossy, which was not asked for" in found.detail
+    everything = replace(manifest, config={**manifest.config, "lossy": ["A", "B"]})
+    found = parse(text, everything)
+    assert isinstance(found, Refusal)
+    assert "arm A is lossless, which was not asked for" in found.detail
+
+
+def test_beside_a_lossy_arm_the_incumbent_still_answers_for_every_token(tmp_path: Path) -> None:
+    out = io.StringIO()
+    asked = order(tmp_path, "--fault", "gate")  # of the first point, which is the incumbent's
+    with opened(asked) as ledger:
+        night(asked, ledger, [lever("acceptance", "typical", metric=LOSSY_METRIC)], out).run()
+        assert view(ledger).blocks()[0].void_code == "incumbent_incorrect", out.getvalue()
 
 
 def test_a_cold_lever_takes_four_loads_and_keeps_their_fingerprints(tmp_path: Path) -> None:

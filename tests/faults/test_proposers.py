@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import patches
 from nights import SMALL, night, opened, order, view
 
 from flywheel.ledger.rebuild import rebuild
@@ -81,6 +82,38 @@ def test_what_a_proposer_offers_is_measured_and_its_origin_is_on_record(tmp_path
     assert session.reason.endswith("done: thinker proposed nothing new")
     assert all(transcript.state(tmp_path / "ledger.db", a) == "whole" for a in found.attempts)
     assert not list((tmp_path / "proposals").glob("*/work"))
+
+
+def test_a_proposed_patch_is_gated_and_measured_like_any_patch(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.py"
+    profile.write_text(f"print({json.dumps(json.dumps(PROFILE))})\n")
+    asked = patches.order_in(
+        tmp_path, profile=(sys.executable, str(profile)), terms=Terms(timeout_s=20.0),
+        settings=replace(SMALL, phases=Phases()),
+    )  # fmt: skip
+    offers = [
+        {"kind": "patch", "name": name, "diff": text, "claim": "fewer products",
+         "falsify": "no faster", "predicted_gain": 0.2}
+        for name, text in (
+            ("faster", patches.faster(asked.cwd)),
+            ("clock", patches.diff(asked.cwd, "FACTOR = 1.0", "import time")),
+            ("tests", "--- a/tests/x.py\n+++ b/tests/x.py\n@@ -1 +1 @@\n-a\n+b\n"),
+            ("stale", patches.faster(asked.cwd).replace("1.0", "9.0")),
+        )
+    ]  # fmt: skip
+    script = tmp_path / "proposer.py"
+    script.write_text(ANSWERS.format(levers=offers))
+    asked = replace(asked, proposers=(Proposer("thinker", (sys.executable, str(script))),))
+    _, found, said = patches.session(asked, ())
+    first = found.attempts[0]
+    assert [one["admitted"] for one in first.verdicts] == [True, False, False, False], said
+    reasons = [one["reason"] for one in first.verdicts[1:]]
+    assert "it imports time: it would read the clock" in reasons[0]
+    assert "tests/x.py: no patch may touch it" in reasons[1]
+    assert "does not apply" in reasons[2]
+    tried = {v.lever.name: v.decision for v in found.variants if v.purpose == "lever"}
+    assert tried["faster"] is not None, said
+    assert tried["faster"].promoted, said
 
 
 def test_a_usage_limit_is_waited_out_and_is_no_attempt(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_second_engine_that_comes_later_spoils_the_run(tmp_path: Path) -> None
 def test_a_second_engine_is_named_to_who_would_serve(tmp_path: Path) -> None:
     with engine_by_hand() as pid, pytest.raises(Refused, match=f"process {pid} "):
         Server.start(
-            tmp_path / "c.json", Setup(Address("127.0.0.1", 1), tmp_path / "serve.log")
+            lambda: tmp_path / "c.json", Setup(Address("127.0.0.1", 1), tmp_path / "serve.log")
         )
     assert holder(device_path()) is None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from flywheel.ledger import models, store, views
+from flywheel.ledger import attempts, models, store, views
 from flywheel.ledger.rows import PatchRow
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever, canonical, fingerprint
@@ -42,6 +42,7 @@ from flywheel.run.record import (
     StepCost,
     SuiteRef,
 )
+from flywheel.sweep import Sweep
 
 # No test pulls the plug, and waiting for the disk is most of a small ledger's time.
 store.SYNCHRONOUS = "OFF"
@@ -345,8 +346,17 @@ def drive(
     raise AssertionError("the plan never stopped")
 
 
+def an_attempt(ledger: Ledger) -> None:
+    """A proposer was asked, and a sweep came of it."""
+    attempts.record(
+        ledger, "thinker", "answered", "one of one", phase=None, verdicts=[{"admitted": True}],
+        admitted=[Sweep("s", "depth", "c", "f", 0.01, values=(1, 2))], transcript="t.json",
+        sha256="0", wall_s=1.0, now_utc=NOW,
+    )  # fmt: skip
+
+
 def a_head(ledger: Ledger) -> None:
-    """A head that was measured and put into service; its rows, without its files."""
+    """A head that was measured, put into service and broke there; its rows, without its files."""
     with ledger.transaction() as writer:
         block = writer.connection.execute(select(models.block.c.block_id)).scalars().first()
         decision = writer.connection.execute(select(models.decision.c.id)).scalars().first()
@@ -356,6 +366,10 @@ def a_head(ledger: Ledger) -> None:
         )
         writer.append(
             models.head, name="h", variant_id=None, weights_sha256="", card={}, created_utc=NOW
+        )
+        writer.append(
+            models.service_fault, what="engine", detail="RuntimeError", answers=1,
+            decision_id=decision, config={}, created_utc=NOW,
         )
         writer.append(
             models.head_stage, head="h", decision_id=decision, outcome="live", detail="",

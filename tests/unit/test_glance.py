@@ -83,7 +83,7 @@ def test_a_running_daemon_is_described(tmp_path: Path) -> None:
                    "window": "22:00-07:00"},
         "progress": {"phase": "points", "done": 3, "total": 8},
         "stop": None, "halts": [], "halted": None, "open_runs": ["r1", "r0"], "finding": None,
-        "campaign": None,
+        "campaign": None, "faults": {"count": 0, "last": None},
     }  # fmt: skip
     silent = {**told, "daemon": {**told["daemon"], "silent_s": 95.0}}  # type: ignore[dict-item]
     assert "no sign of life for 1 min 35 s" in status_lines(silent)

@@ -7,13 +7,14 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from records import lever
 
 import experiments
 from flywheel.errors import LeverError
-from flywheel.lever import Variant, canonical, null_lever
+from flywheel.lever import LOSSY_METRIC, Lever, Variant, canonical, null_lever
 
 
 def test_identity_is_the_change_and_not_the_name() -> None:
@@ -120,3 +121,19 @@ def test_discover_refuses_a_module_without_levers(modules: Path) -> None:
 def test_the_declared_levers_are_sound() -> None:
     found = experiments.discover()
     assert len({x.identity for x in found}) == len(found)
+
+
+def test_what_changes_the_text_is_judged_on_its_price_and_says_so() -> None:
+    fields: dict[str, Any] = {"name": "t", "kind": "config", "claim": "c", "falsify": "f",
+                              "predicted_gain": 0.1}  # fmt: skip
+    found = Lever(**fields, change={"acceptance": "typical"}, metric=LOSSY_METRIC)
+    assert found.lossy
+    assert found.label() == "acceptance -> typical (LOSSY)"
+    assert not Lever(**fields, change={"acceptance": "exact"}).lossy
+    for change, metric in (
+        ({"acceptance": "typical"}, "ms_per_token"), ({"threads": 2}, LOSSY_METRIC)
+    ):  # fmt: skip
+        with pytest.raises(LeverError, match="what changes the text is judged on"):
+            Lever(**fields, change=change, metric=metric)
+    with pytest.raises(LeverError, match="one load holds both arms"):
+        Lever(**fields, change={"acceptance": "typical"}, metric=LOSSY_METRIC, hot=False)

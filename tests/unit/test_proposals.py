@@ -19,6 +19,7 @@ from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop import planned
 from flywheel.loop.order import KINDS
+from flywheel.patch.source import LIMIT_BYTES
 from flywheel.propose import gathering, quarantine
 from flywheel.propose.admission import Grounds, judge
 from flywheel.propose.answer import MOST, SCHEMA, Patch, read
@@ -90,6 +91,9 @@ def test_every_kind_of_lever_is_read() -> None:
         (answer(config(ending="promoted")), "a field 'ending' that its kind has not"),
         (answer(config("../levers")), "name must be 1 to 64 of"),
         (answer(config(value=[1])), "value must be string or number or boolean"),
+        (answer(config(value="x" * 201)), "value is longer than 200 characters"),
+        (answer({**BASE, "kind": "head", "name": "h", "recipe": {"a": [1]}}), "recipe a must be"),
+        (answer(config(field="acceptance", value="typical")), "what changes the text is judged"),
         (answer(config(needs=["a quiet box"])), "needs is none of torch"),
         (answer(sweep()), "wants values, or two ends"),
         (answer(sweep(values=[1])), "values needs 2 entries"),
@@ -186,8 +190,8 @@ def test_a_sound_lever_is_admitted(grounds: Grounds) -> None:
         (sweep(values=[1, 2]), "no value is left to try"),
         (sweep(low=1, high=99), "threads lies between 0 and 64, not 99"),
         (patch(), "patch levers are not available"),
-        (patch("tests/unit/test_band.py"), "only kernels/ and engine/ may be changed"),
-        (patch("engine/measure/program.py"), "what measures, checks or trains is not a lever"),
+        (patch("tests/unit/test_band.py"), "no patch may touch it, for the tests are"),
+        (patch("engine/measure/program.py"), "for it is the measuring program"),
     ],
 )
 def test_what_may_not_be_a_lever_is_refused_with_the_reason(
@@ -216,7 +220,7 @@ def test_a_patch_is_handed_over_once_it_passed_the_quarantine(grounds: Grounds) 
 
     def take(offer: Patch) -> Lever:
         taken.append(offer.diff)
-        return lever(offer.name, {"patch": "a" * 64}, kind="patch", hot=False)
+        return lever(offer.name, {"patch": "ab" * 32}, kind="patch", hot=False)
 
     wide = replace(grounds, kinds=("config", "head", "patch"))
     (one,) = judge(read(answer(patch())), wide, take)
@@ -245,7 +249,7 @@ def test_a_patch_of_the_engine_may_pass(path: str) -> None:
         "rename from engine/suite.py\nrename to engine/x.py\n" + DIFF.format(path="engine/rows.py"),
         "new file mode 120000\n" + DIFF.format(path="engine/rows.py"),
         "GIT binary patch\n" + DIFF.format(path="engine/rows.py"),
-        DIFF.format(path="engine/rows.py") + "+x" * quarantine.MOST_BYTES,
+        DIFF.format(path="engine/rows.py") + "+x" * LIMIT_BYTES,
     ],
 )
 def test_a_patch_that_reaches_further_is_refused(diff: str) -> None:

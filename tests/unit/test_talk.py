@@ -189,6 +189,59 @@ def test_what_goes_wrong_is_a_sentence_aside(
     assert sentence not in shown
 
 
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"choices": [5]},
+        {"choices": {"a": 1}},
+        {"choices": [{"delta": "x"}]},
+        {"choices": [{"delta": {"content": 5}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 10**9}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": -1}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": "x"}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"function": "x"}]}}]},
+    ],
+)
+def test_a_server_of_another_kind_is_a_sentence(endpoint: Endpoint, one: Any) -> None:
+    shown, aside = talked(endpoint, sse(one))
+    assert "is no chat completion" in aside
+    assert shown.strip() == ""
+
+
+def test_numbers_that_are_none_are_not_told(endpoint: Endpoint) -> None:
+    odd = {"usage": 5, "timings": {"predicted_per_second": "x", "rounds": 2, "draft_n": -3}}
+    assert talked(endpoint, sse({**chunk(content="a"), **odd})) == ("a\n", "")
+    answer = Answer(usage={"completion_tokens": "9", "prompt_tokens": 1e400}, timings={"rounds": 2})
+    assert pace(answer) == "0 tokens"
+
+
+def test_an_error_cannot_steer_the_terminal_either(endpoint: Endpoint) -> None:
+    hostile = {"error": {"message": "\x1b[2Jgone\u202e"}}
+    assert talked(endpoint, sse(hostile))[1] == "[2Jgone\n"
+    assert talked(endpoint, json.dumps(hostile), 500)[1] == "[2Jgone\n"
+
+
+def test_brackets_without_end_are_no_answer(endpoint: Endpoint) -> None:
+    assert "broke off" in talked(endpoint, "data: " + "[" * 100_000 + "\n\n")[1]
+    assert "status 500" in talked(endpoint, "[" * 100_000, 500)[1]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:abc", "http://127.0.0.1:99999", "http://127.0.0.1:0", "http://[::1",
+     "http://a b/", f"http://{'a' * 80}.x", "http://127.0.0.1/\u00fc", "http://x/\n", "http://"],
+)  # fmt: skip
+def test_what_is_no_address_is_a_mistake(url: str) -> None:
+    with pytest.raises(UsageError, match="is no address"):
+        Endpoint(url)
+
+
+def test_a_key_that_no_header_can_hold_is_a_mistake() -> None:
+    for key in ("\u043a\u043b\u044e\u0447", "a\nb"):
+        with pytest.raises(UsageError, match="printable ASCII"):
+            Endpoint("http://127.0.0.1:9", key)
+
+
 def test_no_server_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["chat", "--url", "http://127.0.0.1:9", "hi"]) == 3
     said = capsys.readouterr().err

@@ -16,7 +16,7 @@ from typing import Any
 
 from flywheel.selftest.engine.ends import ENDS, Ending
 from flywheel.selftest.engine.journal import Journal, sha
-from flywheel.selftest.engine.lies import LIES, Lie
+from flywheel.selftest.engine.lies import DIFFERENCE, LIES, Lie
 
 DEFAULTS: dict[str, Any] = {
     "draft_width": 3,
@@ -267,8 +267,14 @@ class Program:
             forwards=rounds, accepted_by_position=accepted, offered_by_position=[rounds] * width,
             max_committed=2 if width else 1, width=width,
         )  # fmt: skip
-        self.emit("gate", kind="lossless", arm=arm, prompt=prompt, repeat=repeat, compared=tokens,
-                  first_diff=None, **{"pass": True})  # fmt: skip
+        self.emit("gate", arm=arm, prompt=prompt, repeat=repeat, compared=tokens,
+                  **self._answer(arm))  # fmt: skip
+
+    def _answer(self, arm: str) -> dict[str, Any]:
+        """What a gate says: that all is equal, or what an arm that is lossy says instead."""
+        if not self.config.get("temperature") or "acceptance" not in self.effective[arm]:
+            return {"kind": "lossless", "first_diff": None, "pass": True}
+        return {"kind": "lossy", "first_diff": DIFFERENCE, "pass": False}
 
     def step_costs(self) -> None:
         """The time of one verify step, by width."""

@@ -1,0 +1,126 @@
+"""How a head is made: rehearsed before the real stages, and not begun where that fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nights import opened, order, view
+from rich.console import Console
+
+from flywheel.box.clock import SystemClock
+from flywheel.display.panel import Display
+from flywheel.ledger.store import Ledger
+from flywheel.lever import Lever
+from flywheel.loop import judge, plan, planned, rehearsal
+from flywheel.loop.attend import Wishes
+from flywheel.loop.forge import Failure, Forge
+from flywheel.loop.order import HeadOrder, Order
+from flywheel.statistics.campaign import HEADS
+
+TRAINER = """
+import json, sys
+from pathlib import Path
+words = sys.argv
+stage, out = words[1], Path(words[words.index("--out") + 1])
+with Path("TOLD").open("a") as told:
+    told.write(json.dumps([stage, "--capture" in words]) + "\\n")
+out.mkdir(parents=True, exist_ok=True)
+recipe = words[words.index("--recipe") + 1] if "--recipe" in words else "{}"
+bad = stage == "rehearse" and json.loads(recipe).get("anchor") == 9.0
+card = {"stage": stage, "outcome": "refused" if bad else "ok", "seconds": 1.5,
+        "reason": "The loss of step 1 is not finite." if bad else None, "facts": {"tried": stage}}
+(out / "card.json").write_text(json.dumps(card))
+if bad:
+    raise SystemExit(2)
+if stage == "train":
+    (out / "model.safetensors").write_text("weights")
+    (out / "train_metrics.json").write_text("{}")
+"""
+
+
+class Box:
+    """A forge whose trainer only notes what it is asked for."""
+
+    def __init__(self, root: Path, ledger: Ledger, asked: Order) -> None:
+        self.told, self.ledger = root / "told", ledger
+        clock = SystemClock()
+        self.forge = Forge(
+            asked, ledger, clock=clock, display=Display(Console(file=io.StringIO())),
+            wishes=Wishes(asked.ledger, clock), lease=lambda: None, do=lambda *_: None,
+        )  # fmt: skip
+
+    def make(self, name: str, **recipe: Any) -> Failure | None:
+        """Have the head of a lever made; None when it is archived."""
+        lever = Lever(
+            name, "head", {"head": recipe}, "it drafts better", "it does not", 0.1, metric="tau",
+            slow=True,
+        )  # fmt: skip
+        step = plan.next_step(view(self.ledger), [lever])
+        assert isinstance(step, plan.NextBlock)
+        planned.plan_block(self.ledger, step, now_utc="2026-11-28T22:00:00Z")
+        found = self.forge.make(step)
+        assert found is None or isinstance(found, Failure)
+        # So that the next lever's turn comes: nothing is measured here.
+        judge.forgo(self.ledger, step.block_id, "test", "enough", now_utc="2026-11-28T22:00:00Z")
+        return found
+
+    def stages(self) -> list[str]:
+        """What the trainer was asked for since the last time; `+` where a capture was given."""
+        lines = self.told.read_text().splitlines() if self.told.exists() else []
+        self.told.unlink(missing_ok=True)
+        return [f"{stage}{'+' * given}" for stage, given in map(json.loads, lines)]
+
+
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Order:
+    trainer = tmp_path / "trainer.py"
+    trainer.write_text(TRAINER.replace("TOLD", str(tmp_path / "told")))
+    heads = HeadOrder(command=(sys.executable, str(trainer)))
+    return order(tmp_path, heads=heads, settings=replace(HEADS, attempts=1))
+
+
+def test_a_head_is_rehearsed_once_before_its_real_stages(tmp_path: Path, asked: Order) -> None:
+    with opened(asked) as ledger:
+        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
+        box = Box(tmp_path, ledger, asked)
+        assert box.make("first", anchor=0.0) is None
+        assert box.stages() == ["rehearse", "corpus", "regenerate", "capture", "train+"]
+        # Another recipe is rehearsed on what is captured; the same one was.
+        assert box.make("second", anchor=0.5) is None
+        assert box.stages() == ["rehearse+", "train+"]
+        cards = {row.name.partition("-")[0]: row.card for row in view(ledger).heads}
+        assert cards["first"]["stages"]["rehearse"] == {"seconds": 1.5, "tried": "rehearse"}
+        assert cards["second"]["stages"]["rehearse"]["seconds"] == 1.5
+
+
+def test_what_fails_at_toy_scale_is_not_begun(tmp_path: Path, asked: Order) -> None:
+    with opened(asked) as ledger:
+        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
+        box = Box(tmp_path, ledger, asked)
+        failure = box.make("diverges", anchor=9.0)
+        assert failure == Failure("rehearse_failed", "The loss of step 1 is not finite.")
+        assert box.stages() == ["rehearse"]
+
+
+def test_a_rehearsal_answers_for_inputs_recipe_box_and_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = rehearsal.Inputs("model", HeadOrder(), {"anchor": 0.1}, None)
+    keys = {
+        one.key(None), one.key(tmp_path),
+        replace(one, checkpoint="other").key(None), replace(one, recipe={}).key(None),
+        replace(one, start=tmp_path).key(None),
+        replace(one, heads=HeadOrder(temperature=0.5)).key(None),
+    }  # fmt: skip
+    assert len(keys) == 6
+    assert one.key(None) == replace(one, heads=HeadOrder(prompts=3)).key(None)
+    monkeypatch.setattr(rehearsal, "code_sha256", lambda: "other code")
+    assert one.key(None) not in keys
