@@ -88,6 +88,7 @@ class Program:
         for arm in plan.arms:
             self._warm(arm, prompts[0][1])
         self._controls(prompts[0])
+        self._sentinel.check()
         journal.phase = "measure"
         for prompt, ids in prompts:
             self._measure(prompt, ids)

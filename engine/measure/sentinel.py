@@ -67,7 +67,7 @@ class Sentinel:
         for (module, name), known in _KNOWN.items():
             if getattr(module, name, None) is not known:
                 raise TamperedError(f"the run is void: {module.__name__}.{name} was replaced.")
-        for name, module in sorted(sys.modules.items()):
+        for name, module in sorted(dict(sys.modules).items()):
             if name.startswith(_TRUSTED) and module is not None:
                 for wrong in _replaced(module, self._tree(name, module)):
                     raise TamperedError(f"the run is void: {name}.{wrong} was replaced.")
