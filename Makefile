@@ -17,8 +17,8 @@ run: $(STAMP)
 
 test: $(STAMP)
 	@tests/browser
-	$(BIN)/python -m pytest -n $(JOBS) tests/cpu tests/contract tests/gpu
-	$(BIN)/python -m pytest -n $(JOBS) --cov=flywheel --cov-report=term:skip-covered tests/unit tests/faults
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/cpu tests/contract tests/gpu
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov=flywheel --cov-report=term:skip-covered tests/unit tests/faults
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -33,9 +33,10 @@ def head_sha256(head: Path | None) -> str | None:
     return digest.hexdigest()
 
 
-def effective(config: EngineConfig, head: str | None) -> dict[str, Any]:
-    """A resolved configuration, and the hash of the head of its own where it has one."""
-    return config.canonical() | ({} if head is None else {"head": head})
+def effective(config: EngineConfig, head: str | None, source: str | None = None) -> dict[str, Any]:
+    """A resolved configuration, and the hashes of a head and of code of its own."""
+    own = {"head": head, "source": source}
+    return config.canonical() | {name: value for name, value in own.items() if value is not None}
 
 
 def fingerprint(resolved: Mapping[str, Any]) -> str:

@@ -40,16 +40,27 @@ MIN_DISTINCT_4GRAM: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt: a conversation that waits for an answer."""
+    """One prompt: a conversation that waits for an answer.
+
+    With `take` it is that many of its tokens, said again from the start where they are too few:
+    for gates, which ask at exact lengths and need no answer that makes sense.
+    """
 
     id: str
     category: str
     messages: tuple[Mapping[str, Any], ...]
     thinking: bool
+    take: int | None = None
 
     def encode(self, tokenizer: Tokenizer) -> list[int]:
         """Token ids of the prompt, ending with the header of the reply."""
-        return chat.encode(tokenizer, self.messages, thinking=self.thinking)
+        return self.cut(chat.encode(tokenizer, self.messages, thinking=self.thinking))
+
+    def cut(self, ids: list[int]) -> list[int]:
+        """`ids` at the length that is asked for."""
+        if self.take is None:
+            return ids
+        return (ids * (self.take // len(ids) + 1))[: self.take]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +109,7 @@ class Suite:
                     "thinking": p.thinking,
                     "messages": [dict(m) for m in p.messages],
                 }
+                | ({} if p.take is None else {"take": p.take})
                 for p in self.prompts
             ],
         }
@@ -123,8 +135,12 @@ class Suite:
 
 
 def _prompt(entry: Any) -> Prompt:
-    if not isinstance(entry, dict) or set(entry) != {"id", "category", "thinking", "messages"}:
+    fields = {"id", "category", "thinking", "messages"}
+    if not isinstance(entry, dict) or set(entry) - {"take"} != fields:
         raise ConfigError("A prompt has exactly the fields id, category, thinking and messages.")
+    take = entry.get("take")
+    if take is not None and (type(take) is not int or take < 1):
+        raise ConfigError(f"The tokens to take of prompt {entry['id']!r} must be at least 1.")
     if entry["category"] not in CATEGORIES:
         raise ConfigError(f"Unknown prompt category {entry['category']!r}.")
     if not isinstance(entry["thinking"], bool):
@@ -135,7 +151,7 @@ def _prompt(entry: Any) -> Prompt:
             f"Prompt {entry['id']!r} must end with a message that asks for an answer."
         )
     chat.pieces(messages, thinking=entry["thinking"])
-    return Prompt(str(entry["id"]), entry["category"], tuple(messages), entry["thinking"])
+    return Prompt(str(entry["id"]), entry["category"], tuple(messages), entry["thinking"], take)
 
 
 def distinct_4gram(ids: Sequence[int]) -> float:

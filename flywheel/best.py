@@ -33,8 +33,11 @@ class Best:
 
 
 def engine_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a configuration the engine is asked for as such; its head is a folder beside it."""
-    return {name: value for name, value in config.items() if name != "head"}
+    """What of a configuration the engine is asked for as such.
+
+    Its head is a folder beside it, and its patch a revision of the code that it is run from.
+    """
+    return {name: value for name, value in config.items() if name not in ("head", "patch")}
 
 
 def fold(view: View) -> Best:

@@ -79,3 +79,7 @@ class LaunchError(FlywheelError):
 
 class HeadError(FlywheelError):
     """A draft head's archive is incomplete or damaged, or its training failed."""
+
+
+class PatchError(FlywheelError):
+    """A patch cannot be read, applied, admitted or put into a worktree."""

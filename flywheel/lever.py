@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ METRICS = ("ms_per_token", "tau", LOSSY_METRIC)
 LOSSY: Mapping[str, tuple[object, ...]] = {"acceptance": ("typical",)}
 # What an incumbent may have to be before a lever can move it: run on one backend, or draft.
 NEEDS = ("torch", "triton", "drafts")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def canonical(value: object) -> str:
@@ -109,10 +111,11 @@ class Lever:
     def applied(self, incumbent: Mapping[str, object], variant_id: str) -> dict[str, object]:
         """The candidate configuration of this lever as the variant of that id.
 
-        A head is named by who trains it: one recipe may be trained more than once.
+        A head is named by who trains it: one recipe may be trained more than once; and a patch by
+        what it is applied to.
         """
-        if self.kind == "head" and not self.null:
-            return {**incumbent, "head": f"{self.name}-{variant_id}"}
+        if self.kind in ("head", "patch") and not self.null:
+            return {**incumbent, self.kind: f"{self.name}-{variant_id}"}
         return {**incumbent, **self.change}
 
     def label(self) -> str:
@@ -120,6 +123,8 @@ class Lever:
         if self.null:
             return "null (incumbent against itself)"
         name, value = next(iter(self.change.items()))
+        if self.kind == "patch":
+            return f"patch {str(value)[:12]}"
         if isinstance(value, Mapping):
             said = ", ".join(f"{k} {str(v).lower()}" for k, v in value.items())
             return f"{name}: {said or 'the default recipe'}"
@@ -149,6 +154,13 @@ def _check(lever: Lever) -> None:
             raise LeverError(
                 f"lever {lever.name} changes the head: its change is a recipe, it is judged on tau "
                 "and one load holds both heads"
+            )
+    if lever.kind == "patch" and not lever.null:
+        named = lever.change.get("patch")
+        if not (isinstance(named, str) and _SHA256.fullmatch(named)) or lever.hot:
+            raise LeverError(
+                f"lever {lever.name} changes the code: its change is the hash of a diff, and no "
+                "load can hold both"
             )
     if lever.lossy != any(value in LOSSY.get(name, ()) for name, value in lever.change.items()):
         raise LeverError(

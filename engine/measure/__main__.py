@@ -9,6 +9,7 @@ from pathlib import Path
 from engine.errors import EngineError
 from engine.measure.journal import Journal
 from engine.measure.plan import Plan
+from engine.measure.sentinel import Sentinel
 
 
 def main() -> int:
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True, help="JSON file of the plan")
     parser.add_argument("--log", type=Path, required=True, help="log to write (replaced)")
     arguments = parser.parse_args()
+    sentinel = Sentinel()  # before anything that a patch may touch is loaded
     try:
         plan = Plan.load(arguments.config)
         with Journal(arguments.log, plan.nonce, plan.heartbeat_s) as journal:
@@ -30,7 +32,7 @@ def main() -> int:
             try:
                 from engine.measure.program import run  # torch loads while the heart beats
 
-                run(plan, journal)
+                run(plan, journal, sentinel)
             except EngineError as error:
                 journal.say(f"failed: {error}")
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,16 @@ PROTOCOL = 1
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One configuration under a name, and the draft head it drafts with: None is the plan's."""
+    """One configuration under a name, and the draft head it drafts with: None is the plan's.
+
+    `source_sha256` is the code that it is meant to be run by, where the plan says so.
+    """
 
     name: str
     requested: dict[str, Any]
     config: EngineConfig
     head: Path | None = None
+    source_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Plan:
     mode: str
     heartbeat_s: float
     temperature: float = 0.0
+    path: Path | None = None  # of the config file
+    plain_after: int = 0  # repeats of an arm that come before plain decode of the same prompt
 
     @property
     def sampling(self) -> Sampling:
@@ -71,7 +77,14 @@ class Plan:
             raise ConfigError(f"The config file {path} is not valid JSON: {error}.") from None
         if not isinstance(raw, dict):
             raise ConfigError(f"The config file {path} must hold a JSON object.")
-        return cls.parse(raw)
+        return replace(cls.parse(raw), path=path)
+
+    @property
+    def private(self) -> tuple[Path, ...]:
+        """Files about the run that nothing has to look into while it goes on."""
+        if self.path is None:
+            return ()
+        return self.path, self.path.with_name("manifest.json"), self.path.with_name("run.log")
 
     @classmethod
     def parse(cls, raw: dict[str, Any]) -> Plan:
@@ -110,6 +123,7 @@ class Plan:
             mode=_field(raw, "mode", str),
             heartbeat_s=float(raw.get("heartbeat_s", 1.0)),
             temperature=_temperature(raw.get("temperature", 0.0)),
+            plain_after=_field(raw, "plain_after", int) if "plain_after" in raw else 0,
         )
 
 
@@ -136,7 +150,11 @@ def _arm(item: Any) -> Arm:
     head = item.get("head")
     if head is not None and not isinstance(head, str):
         raise ConfigError(f"The head of arm {item['name']} must be the path of a folder or null.")
-    return Arm(item["name"], requested, EngineConfig.parse(requested), Path(head) if head else None)
+    source = item.get("source_sha256")
+    if source is not None and not isinstance(source, str):
+        raise ConfigError(f"The source_sha256 of arm {item['name']} must be text or null.")
+    config = EngineConfig.parse(requested)
+    return Arm(item["name"], requested, config, Path(head) if head else None, source)
 
 
 def _temperature(value: Any) -> float:

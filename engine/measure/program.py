@@ -7,7 +7,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from engine.identity import effective, fingerprint
 from engine.measure import heads, provenance
 from engine.measure.journal import Journal
 from engine.measure.plan import PROTOCOL, Arm, Plan
+from engine.measure.sentinel import Sentinel
 from engine.profile.decode import decode
 from engine.profile.profile import MODE
 from engine.suite import Prompt, Suite, counted, distinct_4gram
@@ -50,16 +51,17 @@ class Generation:
         return len(self.offered)
 
 
-def run(plan: Plan, journal: Journal) -> None:
+def run(plan: Plan, journal: Journal, sentinel: Sentinel) -> None:
     """Measure everything `plan` names and seal the journal."""
-    Program(plan, journal).run()
+    Program(plan, journal, sentinel).run()
 
 
 class Program:
     """One load; its arms share the weights and take turns."""
 
-    def __init__(self, plan: Plan, journal: Journal) -> None:
+    def __init__(self, plan: Plan, journal: Journal, sentinel: Sentinel) -> None:
         self._plan = plan
+        self._sentinel = sentinel
         self._journal = journal
         self._counts = dict.fromkeys(("plain", "point", "gate", "control", "step_cost"), 0)
         self._tokens = self._rounds = 0
@@ -82,6 +84,7 @@ class Program:
         self._start(checkpoint, source)
         journal.event("loaded", load_ns=load_ns, **self._engine.weights.size())
         journal.phase = "warm-up"
+        self._sentinel.watch(plan.suite_path, *plan.private)
         for arm in plan.arms:
             self._warm(arm, prompts[0][1])
         self._controls(prompts[0])
@@ -94,6 +97,8 @@ class Program:
             if plan.mode == MODE:
                 self._phases(arm, prompts[0][1])
         journal.event("memory", peak_rss_bytes=peak_rss_bytes())
+        self._sentinel.check()
+        self._sentinel.watch()  # the suite's hash is taken again
         journal.seal(
             counts=self._counts,
             tokens=self._tokens,
@@ -113,7 +118,7 @@ class Program:
         """Every prompt with its tokens; random ones, as many, where no text means anything."""
         plan, geometry = self._plan, self._engine.geometry
         if plan.synthetic:
-            return [(prompt, synthetic.prompt_ids(prompt, geometry)) for prompt in plan.prompts]
+            return [(p, p.cut(synthetic.prompt_ids(p, geometry))) for p in plan.prompts]
         tokenizer = Tokenizer.load(plan.checkpoint)
         return [(prompt, prompt.encode(tokenizer)) for prompt in plan.prompts]
 
@@ -124,7 +129,9 @@ class Program:
         arms = []
         for arm in plan.arms:
             self._use(arm)
-            resolved = effective(self._engine.config, self._heads.get(arm.name))
+            # The code that runs, never the one asked for: whoever judges compares the two.
+            own = None if arm.source_sha256 is None else source
+            resolved = effective(self._engine.config, self._heads.get(arm.name), own)
             arms.append(
                 {
                     "name": arm.name,
@@ -195,6 +202,29 @@ class Program:
     def _measure(self, prompt: Prompt, ids: list[int]) -> None:
         plan = self._plan
         arms = {arm.name: arm for arm in plan.arms}
+        repeats = dict.fromkeys(arms, 0)
+        ahead: list[tuple[Arm, int, Generation]] = []
+        if plan.plain_after == 0:
+            self._plains(prompt, ids, arms)
+        for names in turns(plan.order):
+            for name, point in zip(
+                names, self._together(ids, [arms[n] for n in names]), strict=True
+            ):
+                self._point(prompt, ids, arms[name], repeats[name], point)
+                ahead.append((arms[name], repeats[name], point))
+                repeats[name] += 1
+                self._journal.done += 1
+            if plan.plain_after and min(repeats.values()) == plan.plain_after:
+                self._plains(prompt, ids, arms)
+            if (plan.plain_arms[0], prompt.id) in self._plain:
+                for arm, repeat, point in ahead:
+                    self._gate(arm.name, prompt, repeat, point.tokens)
+                ahead.clear()
+        self._sentinel.check()
+
+    def _plains(self, prompt: Prompt, ids: list[int], arms: Mapping[str, Arm]) -> None:
+        """Plain decode of a prompt by every arm that owes it."""
+        plan = self._plan
         for name in plan.plain_arms:
             self._use(arms[name])
             plain = self._generate(ids, plain=True)
@@ -211,14 +241,6 @@ class Program:
                 self._journal.event(
                     "target", arm=name, prompt=prompt.id, top=top, entropy_nats=entropy
                 )
-        repeats = dict.fromkeys(arms, 0)
-        for names in turns(plan.order):
-            for name, point in zip(
-                names, self._together(ids, [arms[n] for n in names]), strict=True
-            ):
-                self._point(prompt, ids, arms[name], repeats[name], point)
-                repeats[name] += 1
-                self._journal.done += 1
 
     def _point(
         self, prompt: Prompt, ids: list[int], arm: Arm, repeat: int, point: Generation
@@ -242,7 +264,6 @@ class Program:
                 accepted=point.accepted, time_ns=point.round_ns,
                 confidence=[[round(c, 6) for c in row] for row in point.confidence],
             )  # fmt: skip
-        self._gate(arm.name, prompt, repeat, point.tokens)
 
     def _together(self, ids: list[int], arms: Sequence[Arm]) -> list[Generation]:
         """Generate with every arm at once: the one that is behind takes the next round.

@@ -15,13 +15,16 @@ from typing import Annotated
 import typer
 
 from flywheel.cli import (
+    add as cli_add,
     chat as cli_chat,
     daemon as cli_daemon,
     heads as cli_heads,
     imports as cli_import,
     ledger as cli_ledger,
     levers as cli_levers,
+    mcp as cli_mcp,
     notify as cli_notify,
+    propose as cli_propose,
     readjudicate as cli_readjudicate,
     report as cli_report,
     selftest as cli_selftest,
@@ -30,6 +33,15 @@ from flywheel.cli import (
     width as cli_width,
 )
 from flywheel.cli.notify import TargetsOption
+from flywheel.cli.propose import (
+    ATTEMPTS,
+    TIMEOUT_S,
+    AttemptsOption,
+    EnvironmentOption,
+    NetworkOption,
+    ProposersOption,
+    TimeoutOption,
+)
 from flywheel.cli.terminal import (
     FAILED,
     WRONG,
@@ -53,11 +65,14 @@ app = typer.Typer(
     help="Makes one box's model decode faster, one measured change at a time.\n\n"
     "flywheel doctor, then flywheel run, then flywheel report, then flywheel serve.",
 )
+cli_levers.app.command("add")(cli_add.add)
 cli_levers.app.command("sweep")(cli_sweep.sweep)
 cli_levers.app.command("price")(cli_steer.price)
 cli_levers.app.command("defer")(cli_steer.defer)
 cli_levers.app.command("reopen")(cli_steer.reopen)
 cli_levers.app.command("why-next")(cli_steer.why_next)
+cli_levers.app.command("propose")(cli_propose.propose)
+cli_levers.app.command("attempts")(cli_propose.attempts)
 app.add_typer(cli_levers.app, name="levers")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_heads.app, name="heads")
@@ -129,6 +144,11 @@ def run(
         ),
     ] = None,
     notify: TargetsOption = None,
+    proposer: ProposersOption = None,
+    proposer_attempts: AttemptsOption = ATTEMPTS,
+    proposer_timeout_s: TimeoutOption = TIMEOUT_S,
+    proposer_network: NetworkOption = False,
+    proposer_env: EnvironmentOption = None,
     detach: Annotated[
         bool,
         typer.Option("--detach", help="Go on in a session of its own; return once under way."),
@@ -147,7 +167,9 @@ def run(
         "heads": heads,
         "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
         "only": only, "new_campaign": new_campaign, "canaries": canaries or None, "start": start,
-        "notify": notify,
+        "notify": notify, "proposer": proposer, "proposer_attempts": proposer_attempts,
+        "proposer_timeout_s": proposer_timeout_s, "proposer_network": proposer_network,
+        "proposer_env": proposer_env,
     }  # fmt: skip
     if detach:
         return cli_daemon.detach(ledger_path(ledger), options, json_=json_)
@@ -170,6 +192,10 @@ def run(
         canaries=canaries,
         start=start,
         notify=notify,
+        proposers=proposer,
+        terms=cli_propose.terms(
+            proposer_attempts, proposer_timeout_s, proposer_network, proposer_env
+        ),
         json_=json_,
     )
 
@@ -257,6 +283,7 @@ app.command("stop")(cli_daemon.stop_)
 app.command("resume")(cli_daemon.resume)
 app.command("selftest")(cli_selftest.selftest)
 app.command("notify")(cli_notify.notify)
+app.command("mcp")(cli_mcp.mcp)
 
 
 @app.command("doctor")
@@ -277,14 +304,26 @@ def doctor_(
 
 
 @app.command("best")
-def best_(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) -> int:
+def best_(
+    ledger: LedgerOption = Path("ledger.db"),
+    checkout: Annotated[
+        bool,
+        typer.Option("--checkout", help="Print how to take its patches into a branch of yours."),
+    ] = False,
+    json_: JsonOption = False,
+) -> int:
     """The best configuration so far: a fold of the decisions.
 
-    Example: flywheel best --json
-    """
-    from flywheel.cli import commands
+    Patches that won are commits under refs/flywheel/patches; no branch of yours is ever touched.
 
-    return commands.show_best(ledger_path(ledger), json_=json_)
+    Example: flywheel best --checkout
+    """
+    from flywheel.cli import checkout as cli_checkout, commands
+
+    path = ledger_path(ledger)
+    if checkout:
+        return cli_checkout.show(path, json_=json_)
+    return commands.show_best(path, json_=json_)
 
 
 # Newer typer carries its own copy of click, older ones import it; this finds either's base class.
@@ -326,7 +365,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Standard streams that were closed lead nowhere: else the next file opened would be one."""
+    """Standard streams that were closed lead nowhere: else the next file opened would be one.
+
+    One that has no bytes for a letter gets a question mark, not a traceback.
+    """
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(fd)
@@ -339,6 +381,9 @@ def _open_streams() -> None:
                 os.close(null)
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115 - for all time
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _fail(text: str, code: int, arguments: list[str]) -> int:

@@ -34,11 +34,13 @@ from flywheel.ledger import views
 from flywheel.lever import Lever
 from flywheel.loop import daemon
 from flywheel.loop.order import HEADS_COMMAND, HeadOrder, Order, Session, best_json
+from flywheel.propose.attempt import Terms
+from flywheel.propose.proposer import parse_all
 from flywheel.report import gather, tables
 from flywheel.report.document import Document
 from flywheel.run import launch
 from flywheel.serve.server import SERVER_COMMAND
-from flywheel.statistics.campaign import FULL, HEADS, QUICK
+from flywheel.statistics.campaign import FULL, HEADS, QUICK, SEEKING
 
 QUICK_TOKENS, FULL_TOKENS = 208, 256
 QUICK_BUDGET_S = 14 * 60.0
@@ -46,6 +48,8 @@ QUICK_TIMEOUT_S, FULL_TIMEOUT_S = 600.0, 3600.0
 ENGINE_VARIABLE = "FLYWHEEL_ENGINE"
 PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
 PROFILE_COMMAND = (sys.executable, "-m", "engine.profile")
+FIELDS_VARIABLE = "FLYWHEEL_FIELDS"
+FIELDS_COMMAND = (sys.executable, "-m", "engine.fields")
 SERVER_VARIABLE = "FLYWHEEL_SERVER"
 HEADS_VARIABLE = "FLYWHEEL_HEADS"
 
@@ -68,6 +72,8 @@ def run(
     canaries: int,
     start: list[str] | None,
     notify: list[str] | None,
+    proposers: list[str] | None,
+    terms: Terms,
     json_: bool,
 ) -> int:
     """`flywheel run`."""
@@ -86,7 +92,10 @@ def run(
     levers = chosen(cli_levers.known(path), only)
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
-    settings = HEADS if heads else QUICK if quick else FULL
+    asked = parse_all(proposers or ())
+    # A short night that has somebody to ask goes on to ask him.
+    short = SEEKING if asked else QUICK
+    settings = HEADS if heads else short if quick else FULL
     # Canaries are counted, however long that takes.
     budget_s = QUICK_BUDGET_S if quick and not canaries else None
     order = Order(
@@ -104,6 +113,9 @@ def run(
         # A night of a few levers, by name, looks for no others.
         profile=() if only else command_from(PROFILE_VARIABLE, PROFILE_COMMAND),
         notify=cli_notify.targets(notify),
+        proposers=asked,
+        terms=terms,
+        fields=command_from(FIELDS_VARIABLE, FIELDS_COMMAND),
         new_campaign=new_campaign,
         first_config=first_config,
         holdout=holdout_path(holdout, suite_file),
@@ -132,7 +144,7 @@ def run(
         else:
             _print_session(session, wall_s)
             if document is not None:
-                tables.render(document)
+                tables.render(document, console())
     if session.halted:
         return REFUSED
     nothing_good = session.runs > 0 and session.ok == 0 and not session.stopped

@@ -158,9 +158,16 @@ def _import(
     files: Sequence[Path], read: Callable[[Path], Reading], path: Path, *, dry_run: bool,
     json_: bool,
 ) -> int:  # fmt: skip
+    from flywheel.foreign.source import opened
+
+    files = [file.expanduser() for file in files]
+    # A name that was mistyped is told before anything is stored, not after the half of it.
+    for file in files:
+        with opened(file):
+            pass
     results = []
     for file in files:
-        found = read(file.expanduser())
+        found = read(file)
         stored = "dry run" if dry_run else _store(path, found)
         results.append(_result(file, found, stored))
         if not json_:

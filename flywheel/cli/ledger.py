@@ -116,18 +116,21 @@ def rebuild(
     if json_:
         emit({
             "same": found.same, "logs": found.logs, "blocks": found.blocks,
-            "decisions": found.decisions, "differences": list(found.differences),
-            "best": dict(found.best.config),
+            "decisions": found.decisions, "imported": found.imported,
+            "differences": list(found.differences),
+            "best": None if found.best is None else dict(found.best.config),
         })  # fmt: skip
     else:
         out = console()
-        out.print(", ".join((
-            count(found.logs, "log"), count(found.blocks, "block"),
-            count(found.decisions, "decision"),
-        )))  # fmt: skip
+        counted = [count(found.logs, "log"), count(found.blocks, "block"),
+                   count(found.decisions, "decision")]
+        if found.imported:
+            counted.append(count(found.imported, "imported file"))
+        out.print(", ".join(counted))
         for line in found.differences:
             out.print(Text(line, style="red"))
-        out.print("the same best configuration" if found.same else "it does not come out the same")
+        same = "the same readings" if found.best is None else "the same best configuration"
+        out.print(same if found.same else "it does not come out the same")
     return 0 if found.same else FAILED
 
 

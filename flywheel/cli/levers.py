@@ -23,7 +23,7 @@ from flywheel.cli.terminal import (
     ledger_path,
     open_ledger,
 )
-from flywheel.errors import LeverError, UsageError
+from flywheel.errors import UsageError
 from flywheel.lever import Lever
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def known(ledger: Path) -> tuple[Lever, ...]:
 def with_declared(ledger: Path, view: View | None) -> tuple[Lever, ...]:
     """As `known`, for a history that was read already; None: there is none yet."""
     found = [*experiments.discover(), *declared.read(ledger)]
-    if sweeps := declared.sweeps(ledger):
+    proposed_sweeps = () if view is None else tuple(row.sweep for row in view.sweeps)
+    if sweeps := (*declared.sweeps(ledger), *proposed_sweeps):
         # Only a search needs it, and it takes its time to load.
         from flywheel.loop.sweeping import expand
 
@@ -194,69 +195,6 @@ def _words(value: Any) -> str:
     if not isinstance(value, dict):
         return str(value)
     return ", ".join(f"{key} {_words(one)}" for key, one in value.items() if one is not None)
-
-
-@app.command()
-def add(
-    name: Annotated[str, typer.Argument(help="A new name.")],
-    change: Annotated[str, typer.Option("--set", help="The one change: FIELD=VALUE.")],
-    claim: Annotated[str, typer.Option("--claim", help="Why it should be faster.")],
-    falsify: Annotated[str, typer.Option("--falsify", help="What would show that it is not.")],
-    predicted_gain: Annotated[
-        float, typer.Option("--predicted-gain", help="Fraction of time saved: 0.03 is 3 %.")
-    ],
-    ledger: LedgerOption = Path("ledger.db"),
-    ceiling: Annotated[
-        float | None, typer.Option("--ceiling", help="A bound on the gain, if one is known.")
-    ] = None,
-    cold: Annotated[
-        bool, typer.Option("--cold", help="One engine load cannot hold both values.")
-    ] = False,
-    slow: Annotated[
-        bool, typer.Option("--slow", help="Minutes of building come before every measurement.")
-    ] = False,
-    share: Annotated[
-        float, typer.Option("--share", help="The part of the traffic that it touches.")
-    ] = 1.0,
-    family: Annotated[str, typer.Option("--family", help="Levers of one kind.")] = "declared",
-    needs: Annotated[
-        list[str] | None,
-        typer.Option("--needs", help="What an incumbent must be: torch, triton or drafts."),
-    ] = None,
-    json_: JsonOption = False,
-) -> int:
-    """Declare one lever more, next to the ledger; the next run sees it.
-
-    Example: flywheel levers add threads-4 --set threads=4 --claim "more cores"
-    --falsify "time per token does not fall" --predicted-gain 0.05
-    """
-    path = ledger_path(ledger)
-    field, equals, value = change.partition("=")
-    if not equals or not field.strip():
-        raise UsageError(f"--set wants FIELD=VALUE, not {change!r}.")
-    try:
-        lever = Lever(
-            name=name,
-            kind="config",
-            change={field.strip(): declared.value_of(value.strip())},
-            claim=claim,
-            falsify=falsify,
-            predicted_gain=predicted_gain,
-            ceiling=ceiling,
-            hot=not cold,
-            family=family,
-            slow=slow,
-            needs=tuple(needs or ()),
-            share=share,
-        )
-        where = declared.add(path, lever, known(path))
-    except LeverError as error:
-        raise UsageError(str(error)) from error
-    if json_:
-        emit({**lever_json(lever, "open"), "file": str(where)})
-    else:
-        console().print(Text(f"declared {name}: {lever.label()} in {where}"))
-    return 0
 
 
 @app.command()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from flywheel.cli import paper
 from flywheel.cli.terminal import JsonOption, LedgerOption, console, emit, ledger_path, open_ledger
 from flywheel.errors import DecisionError, UsageError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # What the fields of a rule in a file must be, where that is not any number.
 _KINDS: Mapping[str, tuple[type, ...]] = {"n_min": (int,), "n_max": (int,), "version": (str,)}
+_LONGEST = 80
 
 
 def readjudicate(
@@ -87,7 +89,9 @@ def rule_from(name: str, changes: Mapping[str, Any]) -> RuleOf:
     named = {"quick": QUICK.rule, "full": FULL.rule}
     told = {} if name == "own" or name in named else _of_file(Path(name))
     # Whoever reads the ledger later must see that this was none of the released rules.
-    version = told.pop("version", f"{RULE_VERSION}, {name}" if told or changes else RULE_VERSION)
+    # A file is told by its name; where it lies is nobody's later business.
+    where = name if name == "own" or name in named else Path(name).name
+    version = told.pop("version", f"{RULE_VERSION}, {where}" if told or changes else RULE_VERSION)
 
     def changed(rule: Rule) -> Rule:
         try:
@@ -104,16 +108,19 @@ def _of_file(path: Path) -> dict[str, Any]:
     from flywheel.statistics.decide import Rule
 
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"{path} is no rule: own, quick, full, or a file that can be read ({error.strerror})."
-        ) from error
-    except ValueError as error:
+        text = paper.text(path).removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
+    except UsageError as error:
+        raise UsageError(f"{path} is no rule: own, quick, full, or a file; {error}") from error
+    try:
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}.") from error
     known = {f.name for f in fields(Rule)}
     if not isinstance(value, dict) or not value or set(value) - known:
-        raise UsageError(f"{path} must hold an object with some of: {', '.join(sorted(known))}.")
+        odd = f"; not {min(set(value) - known)!r}" if isinstance(value, dict) and value else ""
+        raise UsageError(
+            f"{path} must hold an object with some of: {', '.join(sorted(known))}{odd}."
+        )
     for name, one in value.items():
         kinds = _KINDS.get(name, (int, float))
         unguarded = one is None and name in ("tau", "memory")
@@ -121,7 +128,28 @@ def _of_file(path: Path) -> dict[str, Any]:
             wanted = {str: "text", int: "a whole number"}.get(kinds[0], "a number")
             wanted = wanted if len(kinds) == 1 else "a number"
             raise UsageError(f"{path}: {name} must be {wanted}, not {json.dumps(one)}.")
+    if (named := value.get("version")) is not None and not _own_version(named):
+        raise UsageError(
+            f"{path}: version must be up to {_LONGEST} letters, and not a released rule's."
+        )
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("it names a field twice")
+    return found
+
+
+def _no_number(word: str) -> object:
+    raise ValueError(f"{word} is no number")
+
+
+def _own_version(text: str) -> bool:
+    """Whoever reads the ledger later takes a released rule's version for that rule."""
+    released = text[:1] == "e" and text[1:].isdigit()
+    return 0 < len(text.strip()) <= len(text) <= _LONGEST and text.isprintable() and not released
 
 
 def _answer(found: Readjudicated, rule: str, *, dry_run: bool, json_: bool) -> None:

@@ -64,20 +64,16 @@ def report(
         return 0
     if check and md_path is None:
         raise UsageError("--check goes with --md FOLDER.")
-    # A terminal without UTF-8 gets question marks, not a traceback.
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+    since_utc = _since(since)
     stale = [] if md_path is None else _project(path, md_path, check=check)
     body: dict[str, object] = {} if md_path is None else {"stale": stale}
     imported = _without_campaign(path)
-    if html_path is None and imported is not None and (imported or md_path is not None):
+    if imported is not None and (imported or (md_path is not None and html_path is None)):
         # There are projections and files to list, but no night to tell of.
         body |= {"campaign": None, "imported": [asdict(one) for one in imported]}
-        if not json_:
-            _show_imported(imported)
+        _show_imported(imported, html_path, json_=json_)
     else:
-        document = _document(path, since, with_evidence=html_path is not None)
+        document = _document(path, since_utc, with_evidence=html_path is not None)
         body |= document.as_dict() if json_ else {}
         _show(document, html_path, json_=json_)
     if json_:
@@ -116,6 +112,41 @@ def lever_(
     else:
         out = console()
         tables.show(lever_page.lines(page, tables.page_of(out)), out)
+    return 0
+
+
+@app.command("tally")
+def tally_(
+    context: typer.Context,
+    ledger: LedgerOption = Path("ledger.db"),
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only what ended since: 8h, 2d, or an ISO time.")
+    ] = None,
+    json_: JsonOption = False,
+) -> int:
+    """Levers by origin, decisions by kind, the gain against the first, the engine's share of time.
+
+    Example: flywheel report tally --since 8h
+    """
+    from flywheel import best
+    from flywheel.ledger import views
+    from flywheel.loop.eligible import admit
+    from flywheel.loop.order import KINDS
+    from flywheel.report import scope, tables, tally
+    from flywheel.report.since import moment
+
+    path, json_ = _asked(context, ledger, json_)
+    since_utc = None if since is None else moment(since, SystemClock().now())
+    with _reading(path) as connection:
+        view, effective = views.load(connection), views.effective_configs(connection)
+    known = cli_levers.with_declared(path, view)
+    ready, _ = admit(view, known, best.fold(view), effective, KINDS)
+    found = tally.tally(scope.Scope(view, since_utc), [one.lever for one in ready])
+    if json_:
+        emit(found.as_dict())
+    else:
+        out = console()
+        tables.show(tally.lines(found, tables.page_of(out)), out)
     return 0
 
 
@@ -219,7 +250,7 @@ def _show(document: Document, html_path: Path | None, *, json_: bool) -> None:
     if not json_:
         from flywheel.report import tables
 
-        tables.render(document)
+        tables.render(document, console())
 
 
 def _without_campaign(path: Path) -> tuple[ImportedLine, ...] | None:
@@ -234,18 +265,29 @@ def _without_campaign(path: Path) -> tuple[ImportedLine, ...] | None:
         return tuple(map(line, history.imported(connection)))
 
 
-def _show_imported(imported: Sequence[ImportedLine]) -> None:
-    from flywheel.report import tables
+def _show_imported(
+    imported: Sequence[ImportedLine], html_path: Path | None, *, json_: bool
+) -> None:
+    if html_path is not None:
+        from flywheel.report import html
 
-    out = console()
-    tables.show(tables.imported_lines(imported, tables.page_of(out)), out)
+        paper.write(html_path, html.render_imported(imported))
+    if not json_:
+        from flywheel.report import tables
+
+        out = console()
+        tables.show(tables.imported_lines(imported, tables.page_of(out)), out)
 
 
-def _document(path: Path, since: str | None, *, with_evidence: bool) -> Document:
-    from flywheel.report import gather
+def _since(text: str | None) -> str | None:
     from flywheel.report.since import moment
 
-    since_utc = None if since is None else moment(since, SystemClock().now())
+    return None if text is None else moment(text, SystemClock().now())
+
+
+def _document(path: Path, since_utc: str | None, *, with_evidence: bool) -> Document:
+    from flywheel.report import gather
+
     opened = open_ledger(path)
     try:
         return gather.gather(

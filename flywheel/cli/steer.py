@@ -121,7 +121,7 @@ def why_next(
     from flywheel.loop.eligible import admit
     from flywheel.loop.order import KINDS
     from flywheel.loop.ranking import ranked
-    from flywheel.report.gather import describe
+    from flywheel.report.gather import asking_of, describe
 
     opened = open_ledger(path)
     try:
@@ -132,7 +132,8 @@ def why_next(
         opened.close()
     known, first = levers.known(path), priority.read(path)
     step = plan.next_step(
-        view, known, first=first, profiles=True, effective=effective, kinds=KINDS, settled=settled
+        view, known, first=first, profiles=True, effective=effective, kinds=KINDS, settled=settled,
+        asking=asking_of(view),
     )
     ready, _ = admit(view, known, best.fold(view), effective, KINDS)
     queue = [_queued(one) for one in ranked(view, ready, first)[:top]]

@@ -9,12 +9,16 @@ import getpass
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
+from flywheel.display.plain import plain
 from flywheel.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,17 +111,37 @@ def error_console() -> Console:
     return _page(stderr=True)
 
 
+class _Plain(Console):
+    """A page on which only the page itself steers the terminal, never a name or a reason."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        # Before it is laid out: what is spelled out takes more room.
+        if isinstance(renderable, str):
+            renderable = plain(renderable)
+        elif isinstance(renderable, Text) and plain(renderable.plain) != renderable.plain:
+            renderable = renderable.copy()
+            renderable.plain = plain(renderable.plain)
+        return super().render(renderable, options)
+
+
 def _page(*, stderr: bool) -> Console:
-    page = Console(stderr=stderr, highlight=False)
+    page = _Plain(stderr=stderr, highlight=False)
     # A terminal without a size says 0 columns, and nothing at all would be shown.
-    return page if page.width >= NARROWEST else Console(
+    return page if page.width >= NARROWEST else _Plain(
         stderr=stderr, highlight=False, width=NARROWEST
     )
 
 
 def emit(value: Any) -> None:
-    """The one JSON document; numbers without a JSON form become null."""
-    sys.stdout.write(json.dumps(finite(value), indent=1, ensure_ascii=False, default=str) + "\n")
+    """The one JSON document; numbers without a JSON form become null.
+
+    Letters that standard output has no bytes for are escaped, so that the document stays true.
+    """
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    text = json.dumps(finite(value), indent=1, ensure_ascii=not unicode, default=str)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
@@ -134,5 +158,5 @@ def finite(value: Any) -> Any:
 
 def sentence(text: str) -> str:
     """One line that ends like a sentence."""
-    line = " ".join(text.split())
+    line = plain(" ".join(text.split()))
     return line if line.endswith((".", "!", "?")) else line + "."

@@ -65,11 +65,7 @@ def width(
 def _profiled(path: Path) -> Evidence:
     from flywheel.width import profile
 
-    try:
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
-    return profile.evidence(path.name, text)
+    return profile.evidence(path.name, paper.text(path))
 
 
 def _recorded(path: Path, imported: str | None) -> Evidence:

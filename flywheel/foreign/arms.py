@@ -21,6 +21,8 @@ from flywheel.run.refusal import Refusal, RefusedLogError
 AS_IT_STOOD, BY_THE_RULE = "as it stood", "by the rule"
 _REMEASURED = re.compile(r"remeasured_at_width_(\d{1,3})\Z")
 _COLUMN = re.compile(r"(\S+)@(\d{1,3}) (tau|tok/s)\Z")
+# JSON can escape half of a pair, which no encoding has a form for.
+_HALF = re.compile("[\ud800-\udfff]")
 _ROUNDED = Fraction(5, 100_000)
 
 
@@ -257,4 +259,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise RefusedLogError("not_a_table", "an object names a field twice")
+    for name, value in pairs:
+        for text in (name, *(value if isinstance(value, list) else (value,))):
+            if isinstance(text, str) and _HALF.search(text):
+                raise RefusedLogError("not_a_table", f"{text!a} is half a character")
     return found

@@ -197,5 +197,7 @@ def _verdicts_differ(connection: Connection, reading: int, again: Reading) -> bo
     table = models.foreign_verdict
     query = select(table.c.world, table.c.arm, table.c.ending).where(table.c.reading_id == reading)
     was = sorted(tuple(row) for row in connection.execute(query))
-    now = _verdicts(reading, again.log) if isinstance(again.log, arms.Table) else []
+    # As when it was entered: a table that is refused is judged in no world.
+    table_of = again.log if again.ok and isinstance(again.log, arms.Table) else None
+    now = [] if table_of is None else _verdicts(reading, table_of)
     return was != sorted((v["world"], v["arm"], v["ending"]) for v in now)

@@ -17,12 +17,12 @@ from flywheel.foreign.figures import figures, first_eos
 from flywheel.foreign.guard_log import GuardLog
 from flywheel.foreign.record import DecodeLog, Point
 from flywheel.foreign.ruler import METRIC, ForeignRuler, of_log
-from flywheel.foreign.source import Source, Stream, opened
+from flywheel.foreign.source import MOST_BYTES, Source, Stream, opened
 from flywheel.run.measurement import Measurement
 from flywheel.run.refusal import Refusal
 
 # Raised whenever a file may read otherwise than before; the ledger keeps the older readings.
-READER_VERSION = 1
+READER_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,16 @@ def read(path: Path) -> Reading:
 
 def read_arms(path: Path) -> Reading:
     """Read a table of arms. Raises UsageError when it cannot be read; never for what it says."""
-    with opened(path) as stream:
+    # JSON may be all on one line.
+    with opened(path, most_line_bytes=MOST_BYTES) as stream:
         return _read_arms(stream)
 
 
 def reread(kind: str, name: str, raw: bytes) -> Reading:
     """The same from the stored bytes of a file."""
-    stream = Stream(io.BytesIO(raw), name)
-    return _read_arms(stream) if kind == "arms" else _read(stream)
+    if kind == "arms":
+        return _read_arms(Stream(io.BytesIO(raw), name, most_line_bytes=MOST_BYTES))
+    return _read(Stream(io.BytesIO(raw), name))
 
 
 def _read_arms(stream: Stream) -> Reading:
@@ -101,6 +103,8 @@ def _read_arms(stream: Stream) -> Reading:
     if isinstance(found, Table):
         return Reading(source, "arms", found, () if spoilt is None else (spoilt,))
     kind = "unknown" if found.code == "not_a_table" else "arms"
+    if kind == "unknown" and source.form:
+        found = Refusal(found.code, source.form)
     return Reading(source, kind, None, (found, *(() if spoilt is None else (spoilt,))))
 
 
@@ -119,6 +123,8 @@ def _judged(source: Source, log: DecodeLog | GuardLog) -> Reading:
         return Reading(source, "guard", log, (*against, *log.broken))
     found = admission.reasons(log)
     if not log.checkpoint:
+        if source.form:
+            found = tuple(Refusal(r.code, source.form) for r in found)
         return Reading(source, "unknown", None, (*found, *against))
     return Reading(source, "decode", log, admission.gravest_first((*against, *found)))
 

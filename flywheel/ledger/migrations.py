@@ -11,9 +11,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from flywheel.ledger import schema
+
 _FOLDER = Path(__file__).parent / "sql"
 # The file that brings a ledger to this version from the one before.
-STEPS: Mapping[int, Path] = {version: _FOLDER / f"to-{version}.sql" for version in range(2, 11)}
+STEPS: Mapping[int, Path] = {
+    version: _FOLDER / f"to-{version}.sql" for version in range(2, schema.VERSION + 1)
+}
 
 
 def migrate(connection: Connection, version: int, wanted: int) -> None:

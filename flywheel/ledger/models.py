@@ -7,6 +7,8 @@
     block_plan -> choice: the terms by which a lever was chosen, and what it was chosen over
     steering: what a person said of a lever, which may never have been tried
     campaign -> phase -> profile; proposal: a lever that nobody declared, and where it comes from
+    variant -> head -> head_stage; variant -> patch: a diff as applied, and what its gates found
+    campaign -> attempt -> proposed_sweep: a proposer was asked, and what was made of its answer
     run -> halt -> resume; takeover stands alone; decision -> service_fault
     foreign_log -> foreign_reading -> foreign_measurement, foreign_verdict (imported history)
 
@@ -37,6 +39,7 @@ OUTCOMES = ("ok", "void", "timeout", "killed", "blocked")
 PURPOSES = ("null", "canary", "lever", "anchor")
 STEERING = ("priced", "deferred", "reopened")
 PHASES = ("exploit", "exhaust", "propose", "done")
+ATTEMPTS = ("answered", "failed", "limited", "stopped")
 
 FOREIGN_KINDS = ("decode", "guard", "arms")
 
@@ -398,6 +401,41 @@ proposal = _table(
     Column("created_utc", Text, nullable=False),
 )
 
+# A proposer was asked. `phase_id` is none where a person asked; `verdicts` holds what was proposed
+# and why it was taken or not; the transcript lies beside the ledger, and `sha256` is its hash.
+attempt = _table(
+    "attempt",
+    Column("id", Integer, primary_key=True),
+    Column("campaign_id", Integer, ForeignKey("campaign.id"), nullable=False),
+    Column("phase_id", Integer, ForeignKey("phase.id")),
+    Column("proposer", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("retry_s", REAL),
+    Column("admitted", Integer, nullable=False),
+    Column("refused", Integer, nullable=False),
+    _json("verdicts"),
+    _json("usage"),
+    Column("transcript", Text, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("wall_ns", Integer, nullable=False),
+    Column("created_utc", Text, nullable=False),
+    _one_of("outcome", ATTEMPTS),
+    *_finite("retry_s"),
+    CheckConstraint("admitted >= 0 AND refused >= 0 AND wall_ns >= 0"),
+    CheckConstraint("outcome = 'answered' OR admitted = 0"),
+)
+
+proposed_sweep = _table(
+    "proposed_sweep",
+    Column("name", Text, primary_key=True),
+    _json("sweep"),
+    Column("origin", Text, nullable=False),
+    Column("because", Text, nullable=False),
+    Column("attempt_id", Integer, ForeignKey("attempt.id"), nullable=False),
+    Column("created_utc", Text, nullable=False),
+)
+
 # A draft head in the archive: its weights, metrics and log lie in heads/NAME, whole for ever.
 head = _table(
     "head",
@@ -419,6 +457,24 @@ head_stage = _table(
     _json("signature"),
     Column("created_utc", Text, nullable=False),
     _one_of("outcome", ("live", "rolled_back")),
+)
+
+# A patch that was gated: its diff as applied, on which commit, which one it made, and what the
+# gates found. A refused one has no commit that is kept.
+patch = _table(
+    "patch",
+    Column("name", Text, primary_key=True),
+    Column("variant_id", Text, ForeignKey("variant.id"), nullable=False, unique=True),
+    Column("outcome", Text, nullable=False),
+    Column("diff_sha256", Text, nullable=False),
+    Column("diff", Text, nullable=False),
+    Column("base", Text, nullable=False),
+    Column("revision", Text, nullable=False),
+    Column("base_source_sha256", Text, nullable=False),
+    Column("source_sha256", Text, nullable=False),
+    _json("gates"),
+    Column("created_utc", Text, nullable=False),
+    _one_of("outcome", ("admitted", "refused")),
 )
 
 halt = _table(

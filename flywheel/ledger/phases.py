@@ -57,7 +57,7 @@ def profiled(
         for lever, because in levers:
             writer.append_once(
                 models.proposal, "lever_identity", lever_identity=lever.identity,
-                lever=_told(lever), origin=RESIDUAL, because=because, profile_id=number,
+                lever=told(lever), origin=RESIDUAL, because=because, profile_id=number,
                 created_utc=now_utc,
             )
 
@@ -89,6 +89,13 @@ def profiles(connection: Connection) -> tuple[ProfileRow, ...]:
     return tuple(ProfileRow(*row) for row in connection.execute(query))
 
 
+def document(connection: Connection, number: int) -> Mapping[str, Any]:
+    """The whole document of one profile; empty where there was none to be had."""
+    query = select(models.profile.c.document).where(models.profile.c.id == number)
+    found: Mapping[str, Any] = json.loads(connection.execute(query).scalar_one())
+    return found
+
+
 def proposals(connection: Connection) -> tuple[ProposalRow, ...]:
     """Every lever that nobody declared, oldest first."""
     return tuple(
@@ -101,6 +108,7 @@ def _newest_phase(connection: Connection) -> int:
     return int(connection.execute(select(func.max(models.phase.c.id))).scalar_one())
 
 
-def _told(lever: Lever) -> dict[str, Any]:
+def told(lever: Lever) -> dict[str, Any]:
+    """A lever as a proposal stores it."""
     body = {f.name: getattr(lever, f.name) for f in fields(lever) if f.init}
     return {**body, "change": dict(lever.change), "needs": list(lever.needs)}

@@ -30,13 +30,18 @@ from flywheel.statistics.history import Kind, series_of
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The best as re-derived, and every place where the ledger says something else."""
+    """The best as re-derived, and every place where the ledger says something else.
 
-    best: Best
+    `imported` is how many files of foreign history were read again; a ledger of nothing else has
+    no best.
+    """
+
+    best: Best | None
     logs: int
     blocks: int
     decisions: int
     differences: tuple[str, ...]
+    imported: int = 0
 
     @property
     def same(self) -> bool:
@@ -45,10 +50,14 @@ class Rebuilt:
 
 
 def rebuild(ledger: Ledger, *, reread: Parse = parse) -> Rebuilt:
-    """Re-derive everything from the stored logs and compare it with what is recorded."""
+    """Re-derive everything from the stored logs and compare it with what is recorded.
+
+    Raises LedgerError for a ledger with neither a campaign nor anything imported.
+    """
     with ledger.reading() as connection:
         view = views.load(connection)
         found: list[str] = list(history.differences(connection))
+        imported = len(history.imported(connection))
         logs = 0
 
         def records(block: BlockRow) -> list[RunRecord]:
@@ -69,12 +78,14 @@ def rebuild(ledger: Ledger, *, reread: Parse = parse) -> Rebuilt:
         for block in fresh.blocks():
             if block.answers:
                 found += _screened_otherwise(fresh, block, records(block))
+    if imported and view.campaign is None:
+        return Rebuilt(None, 0, 0, 0, tuple(found), imported)
     again, decided = _decide_again(fresh, found)
     best = fold(again)
     if best != fold(view):
         found.append("the best configuration differs")
     blocks = sum(b.estimate is not None for b in again.blocks())
-    return Rebuilt(best, logs, blocks, decided, tuple(found))
+    return Rebuilt(best, logs, blocks, decided, tuple(found), imported)
 
 
 def _estimate(

@@ -24,6 +24,7 @@ from flywheel.ledger import place, views
 from flywheel.ledger.store import Ledger
 from flywheel.loop import entry, judge, planned
 from flywheel.loop.step import NextBlock
+from flywheel.patch import record as patch_record
 from flywheel.run import launch, lineage
 from flywheel.run.ingest import Ingested, ingest
 from flywheel.run.lineage import Lineage
@@ -109,6 +110,8 @@ def _enter(ledger: Ledger, run: _Run) -> str | None:
     _plan(ledger, run.lineage, now_utc)
     if run.lineage.step.lever.kind == "head":
         _keep(ledger, run)
+    if run.lineage.patch is not None:
+        patch_record.enter(ledger, run.lineage.patch)
     planned.start_run(ledger, run.manifest, slot=run.manifest.load_index, now_utc=now_utc)
     got = ingest(run.folder, run.manifest, state)
     if end is not None and end.outcome != "ok":

@@ -14,6 +14,7 @@ from flywheel.statistics.block import BlockEstimate
 from flywheel.statistics.campaign import Budget, Canaries, Settings, fold as fold_budget
 from flywheel.statistics.decide import Rule
 from flywheel.statistics.screen import Screened
+from flywheel.sweep import Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,23 @@ class StageRow:
     outcome: str
     detail: str
     signature: Mapping[str, Any]
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class PatchRow:
+    """A gated patch: `revision` is the commit of its `diff` on `base`; `gates` what was found."""
+
+    name: str
+    variant_id: str
+    outcome: str
+    diff_sha256: str
+    diff: str
+    base: str
+    revision: str
+    base_source_sha256: str
+    source_sha256: str
+    gates: Mapping[str, Any]
     created_utc: str
 
 
@@ -252,9 +270,47 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class ProposalRow:
-    """A lever that nobody declared: its `origin` (residual), and what it came `because` of."""
+    """A lever that nobody declared, its `origin` and what it came `because` of.
+
+    The origin is `residual`, or `proposer:NAME`.
+    """
 
     lever: Lever
+    origin: str
+    because: str
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """A proposer was asked; by a person where `phase` is None.
+
+    `verdicts` say of each proposed lever whether it was admitted, or the reason why not. `retry_s`
+    is the pause that a limited proposer asked for. The `transcript` lies beside the ledger.
+    """
+
+    number: int
+    campaign_id: int
+    phase: int | None
+    proposer: str
+    outcome: str
+    detail: str
+    retry_s: float | None
+    admitted: int
+    refused: int
+    verdicts: tuple[Mapping[str, Any], ...]
+    usage: Mapping[str, Any]
+    transcript: str
+    sha256: str
+    wall_s: float
+    created_utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedSweepRow:
+    """A sweep that nobody declared, its `origin` and what it came `because` of."""
+
+    sweep: Sweep
     origin: str
     because: str
     created_utc: str
@@ -309,8 +365,11 @@ class View:
     phases: tuple[PhaseRow, ...] = ()
     profiles: tuple[ProfileRow, ...] = ()
     proposals: tuple[ProposalRow, ...] = ()
+    attempts: tuple[AttemptRow, ...] = ()
+    sweeps: tuple[ProposedSweepRow, ...] = ()
     heads: tuple[HeadRow, ...] = ()
     stages: tuple[StageRow, ...] = ()
+    patches: tuple[PatchRow, ...] = ()
 
     @property
     def campaign(self) -> CampaignRow | None:

@@ -14,13 +14,14 @@ from typing import Any
 from sqlalchemy import Connection, func, literal_column, select
 
 from flywheel.errors import LedgerError
-from flywheel.ledger import models, phases, steering
+from flywheel.ledger import attempts, models, phases, steering
 from flywheel.ledger.rows import (
     BlockRow,
     CampaignRow,
     DecisionRow,
     FindingRow,
     HeadRow,
+    PatchRow,
     RunRow,
     ScreenRow,
     StageRow,
@@ -62,6 +63,8 @@ def load(connection: Connection) -> View:
         phases=phases.entered(connection),
         profiles=phases.profiles(connection),
         proposals=phases.proposals(connection),
+        attempts=attempts.made(connection),
+        sweeps=attempts.sweeps(connection),
         heads=tuple(
             HeadRow(r.name, r.variant_id, r.weights_sha256, json.loads(r.card), r.created_utc)
             for r in connection.execute(select(models.head).order_by(literal_column("rowid")))
@@ -70,6 +73,10 @@ def load(connection: Connection) -> View:
             StageRow(r.head, r.decision_id, r.outcome, r.detail, json.loads(r.signature),
                      r.created_utc)
             for r in connection.execute(select(models.head_stage).order_by(models.head_stage.c.id))
+        ),
+        patches=tuple(
+            PatchRow(**{**r._asdict(), "gates": json.loads(r.gates)})
+            for r in connection.execute(select(models.patch).order_by(models.patch.c.variant_id))
         ),
     )
 

@@ -16,6 +16,7 @@ from flywheel.display.progress import Follower, Progress
 from flywheel.loop.wishes import Wish, Wishes
 from flywheel.run import launch
 from flywheel.run.manifest import Manifest
+from flywheel.run.stopwatch import Look, Stopwatch
 from flywheel.run.supervise import LOG_FILE
 
 POLL_S = 0.5
@@ -34,7 +35,8 @@ class Attended:
     """How the wait ended.  ``state`` is None when the run was left to its supervisor.
 
     ``contamination`` is what makes the numbers worthless, under the code ``contaminated_as``;
-    ``surroundings`` is what the box was like meanwhile, for the run's evidence.
+    ``surroundings`` is what the box was like meanwhile, for the run's evidence; ``looks`` are the
+    lengths of its log by this process's clock.
     """
 
     state: launch.RunState | None
@@ -42,6 +44,7 @@ class Attended:
     contamination: str | None = None
     contaminated_as: str = ""
     surroundings: dict[str, Any] = field(default_factory=dict)
+    looks: tuple[Look, ...] = ()
 
 
 def attend(
@@ -61,17 +64,20 @@ def attend(
     finish, then leaves it to its supervisor; the next daemon finds it.
     """
     follower = Follower(run_dir / LOG_FILE, manifest.nonce)
+    watch = Stopwatch(run_dir / LOG_FILE)
     around = around or Surroundings()
     leave_at: float | None = None
     began = time.monotonic()
     overdue_at = began + manifest.timeout_s + 2 * manifest.grace_s + OVERDUE_S
     while True:
+        watch.look()
         state = launch.look(run_dir)
         if state.phase in ("left", "lost"):
             if state.phase == "lost":
                 launch.bury(state, manifest.grace_s)
             return Attended(
-                state, None, around.contamination, around.code, around.evidence()
+                state, None, around.contamination, around.code, around.evidence(),
+                tuple(watch.looks),
             )
         now = time.monotonic()
         wish = wishes.heard(overtime_s=overtime_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from flywheel.loop.attend import Attended, attend
 from flywheel.loop.order import Order, Session, plan_manifest
 from flywheel.loop.room import Room
 from flywheel.loop.wishes import Wish, Wishes
+from flywheel.patch.worktree import Tree
 from flywheel.run import ingest, launch
 from flywheel.run.guarding import guard_of
 from flywheel.run.manifest import Manifest
@@ -65,15 +66,21 @@ class Course:
         self._finished = finished
         self._entered: dict[str, Any] = {}
 
-    def run(self, step: plan.NextBlock, load: plan.Load) -> Wish | bool:
-        """One engine run.  True: it was good; False: its block is void; a wish: stop."""
+    def run(
+        self, step: plan.NextBlock, load: plan.Load, trees: Mapping[str | None, Tree] | None = None
+    ) -> Wish | bool:
+        """One engine run.  True: it was good; False: its block is void; a wish: stop.
+
+        ``trees`` are the worktrees by the patch that they hold; without them the code is the box's.
+        """
         with self._ledger.reading() as connection:
             guard = guard_of(connection, self._order)
             known = views.fingerprints(connection, step.block_id)
-            campaign = views.load(connection).campaign
+            view = views.load(connection)
+        patch = next((p for p in view.patches if p.variant_id == step.variant_id), None)
         manifest = plan_manifest(
             self._order, step, load, known, now_utc=utc_text(self._clock.now()), guard=guard,
-            campaign=campaign,
+            campaign=view.campaign, trees=trees or {}, patch=patch,
         )  # fmt: skip
         run_dir = self._order.runs_dir / manifest.run_id
         now_utc = utc_text(self._clock.now())
@@ -159,6 +166,7 @@ class Course:
                 contamination=attended.contamination,
                 contaminated_as=attended.contaminated_as,
                 evidence={**self._entered, "surroundings": attended.surroundings},
+                looks=attended.looks,
             )
 
         got = self._wishes.during(read)

@@ -15,6 +15,7 @@ from typing import Any
 from flywheel.best import Best, engine_part
 from flywheel.ledger.rows import SteeringRow, VariantRow, View
 from flywheel.lever import Lever, canonical
+from flywheel.patch.chain import chain
 
 # A lever that lost once seldom wins because something else changed.
 REOPENED = 0.25
@@ -101,6 +102,8 @@ def _one(
         return Ineligible(lever, lacking)
     field, value = next(iter(lever.change.items()))
     if field in resolved and canonical(resolved[field]) == canonical(value):
+        return Ineligible(lever, f"{lever.name} is already in the incumbent")
+    if lever.kind == "patch" and value in {p.diff_sha256 for p in chain(view, best.config)}:
         return Ineligible(lever, f"{lever.name} is already in the incumbent")
     if any(v.waiting and v.lever.identity == lever.identity for v in view.variants):
         return Ineligible(lever, f"{lever.name} passed its screen and waits to be confirmed")

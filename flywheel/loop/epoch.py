@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,18 @@ def ends(
 
 
 def declare(
-    ledger: Ledger, view: View, order: Order, settled: frozenset[Evidence], *, now_utc: str
+    ledger: Ledger,
+    view: View,
+    order: Order,
+    settled: frozenset[Evidence],
+    *,
+    now_utc: str,
+    start_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> str | None:
     """Go on with the open campaign, or declare the one that this order asks for.
 
-    Returns why the one before was closed, if it was.
+    `start_of` makes of the best configuration the one that a new campaign starts from. Returns why
+    the one before was closed, if it was.
     """
     campaign, here = view.campaign, box()
     said = None
@@ -56,7 +63,7 @@ def declare(
         if said is None:
             return None
         planned.close_campaign(ledger, campaign.id, said, now_utc=now_utc)
-    start = best.fold(view).config if campaign is not None else order.first_config
+    start = start_of(best.fold(view).config) if campaign is not None else order.first_config
     planned.open_campaign(ledger, order.settings, start=dict(start), box=here, now_utc=now_utc)
     return said
 

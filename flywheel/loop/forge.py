@@ -25,6 +25,7 @@ from flywheel.lever import canonical, fingerprint
 from flywheel.loop import rehearsal
 from flywheel.loop.attend import attend
 from flywheel.loop.order import Order
+from flywheel.loop.result import Failure
 from flywheel.loop.step import NextBlock
 from flywheel.loop.wishes import Wish, Wishes
 from flywheel.run import launch
@@ -33,14 +34,6 @@ from flywheel.run.manifest import Manifest, new_nonce
 from flywheel.run.supervise import STDERR_FILE
 
 _CARD = "card.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a head could not be made: a code for the void block, and a sentence."""
-
-    code: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)

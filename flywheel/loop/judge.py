@@ -19,6 +19,7 @@ from flywheel.ledger.writer import Writer
 from flywheel.lever import LOSSY_METRIC, canonical
 from flywheel.loop.step import MATE_SLOT
 from flywheel.loop.verdicts import append_calibration, append_decision, close_screened, consider
+from flywheel.patch import compare
 from flywheel.ruler import differences, of_header
 from flywheel.run.manifest import Manifest
 from flywheel.run.measurement import measurements
@@ -26,7 +27,14 @@ from flywheel.run.parse import parse
 from flywheel.run.record import RunRecord
 from flywheel.run.refusal import Refusal
 from flywheel.statistics.band import Pool, pool
-from flywheel.statistics.block import BlockEstimate, cold_block, hot_block, load_costs, lossy_block
+from flywheel.statistics.block import (
+    INCUMBENT,
+    BlockEstimate,
+    cold_block,
+    hot_block,
+    load_costs,
+    lossy_block,
+)
 from flywheel.statistics.decide import Rule, Verdict
 from flywheel.statistics.history import Kind, series_of
 from flywheel.statistics.screen import Screened, screen, screen_hot, spread_known
@@ -34,6 +42,8 @@ from flywheel.statistics.tau import tau_block
 
 Parse = Callable[[str, Manifest], "RunRecord | Refusal"]
 _INCUMBENT_GATE = re.compile(r"\barm A\b")
+# To try again as things are would come to the same.
+_AT_ONCE = ("code_changed", "patch_stale", "gate_broken", "gate_missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +168,23 @@ def _measure(
 ) -> Entered:
     view = views.load(writer.connection)
     variant = view.variant(block.variant_id)
+    # First, for other tokens are no lack of a block but a fault of the patch.
+    if variant.lever.kind == "patch" and (wrong := compare.block(records)) is not None:
+        return _void(writer, block, "gate_failed", wrong, "void", now_utc)
     try:
         estimate = estimate_block(block, records, variant.lever.metric)
         for other in records[1:]:
             _one_condition(records[0], other)
     except BlockError as error:
         return _void(writer, block, "no_block", str(error), "void", now_utc)
-    measured = _measured_by(writer, view, variant, block, records[0], now_utc)
+    incumbent = _incumbent(records)
+    measured = _measured_by(writer, view, variant, block, incumbent, now_utc)
     if isinstance(measured, Entered):
         return measured
     writer.append(
         models.block,
         block_id=block.id, ruler_id=measured,
-        source_sha256=records[0].header.engine.source_sha256,
+        source_sha256=incumbent.header.engine.source_sha256,
         metric=estimate.metric, effect=estimate.effect, contrast=estimate.contrast,
         within_sd=estimate.within_sd, prompt_sd=estimate.prompt_sd,
         level_log_ms=estimate.level_log_ms, prompts=estimate.prompts, loads=estimate.loads,
@@ -265,10 +279,17 @@ def _screen(
     return Entered(block.id, screened=answers, findings=close_screened(writer, now_utc))
 
 
+def _incumbent(records: Sequence[RunRecord]) -> RunRecord:
+    """A load that holds the incumbent: its code is the block's."""
+    return next((r for r in records if INCUMBENT in r.header.plan.arms), records[0])
+
+
 def _one_condition(first: RunRecord, other: RunRecord) -> None:
     what = differences(of_header(first.header, "load"), of_header(other.header, "load"))
     if what:
         raise BlockError(f"the loads of one block differ in their ruler: {'; '.join(what)}")
+    if all("source" in arm.effective for r in (first, other) for arm in r.header.arms):
+        return  # each arm was held to the code that it states
     if first.header.engine.source_sha256 != other.header.engine.source_sha256:
         raise BlockError("the engine's code changed between the loads of one block")
 
@@ -296,7 +317,7 @@ def _void(
         attempts = view.campaign.settings.attempts
         if code == "gate_failed":
             verdict = Verdict("incorrect", code, detail, n, None, 0.0, alpha_t)
-        elif variant.voids_in_a_row >= attempts or (code == "code_changed" and not block.screen):
+        elif variant.voids_in_a_row >= attempts or (code in _AT_ONCE and not block.screen):
             said = f"deferred after {variant.voids_in_a_row} void runs: {code}, {detail}"
             verdict = Verdict("void", code, said, n, None, 0.0, alpha_t)
     found: tuple[str, ...] = ()

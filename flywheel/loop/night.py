@@ -6,7 +6,7 @@ It owns the order of things and every effect between the plan and the ledger.  W
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.knobs import KNOBS
@@ -19,12 +19,15 @@ from flywheel.ledger import phases, views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop import bracket, epoch, handover, judge, pace, plan, planned, standing
+from flywheel.loop.asking import Asker
 from flywheel.loop.course import Course
 from flywheel.loop.exhaust import exhaust
-from flywheel.loop.forge import Failure, Forge
+from flywheel.loop.forge import Forge
+from flywheel.loop.grafting import Graft, Trees
 from flywheel.loop.herald import Herald
 from flywheel.loop.judge import Entered
-from flywheel.loop.order import BEST_FILE, KINDS, Order, Session, write_best
+from flywheel.loop.order import BEST_FILE, Order, Session, write_best
+from flywheel.loop.result import Failure
 from flywheel.loop.room import Room
 from flywheel.loop.staging import Staging
 from flywheel.loop.supply import Declared, Supply
@@ -75,9 +78,17 @@ class Night:
             order, ledger, clock=clock, display=display, wishes=wishes,
             lease=lambda: self.course.lease, do=self._do,
         )  # fmt: skip
+        self.graft = Graft(
+            order, ledger, clock=clock, display=display, wishes=wishes,
+            lease=lambda: self.course.lease, do=self._do,
+        )  # fmt: skip
         self.stage = Staging(
             order, ledger, clock=clock, display=display, wishes=wishes, do=self._do,
             decided=self.herald.decided,
+        )  # fmt: skip
+        self.asker = Asker(
+            order, ledger, clock=clock, display=display, wishes=wishes, do=self._do,
+            tell=self._tell,
         )  # fmt: skip
 
     # -- the whole night -------------------------------------------------------------------
@@ -101,6 +112,7 @@ class Night:
             self.session.reason = str(error)
             raise
         finally:
+            self.graft.sweep()
             if self.course.lease is not None:
                 self.course.lease.release()
             self._write_best()
@@ -121,16 +133,18 @@ class Night:
                 return wish
             if (wish := self.turn.over()) is not None:
                 return wish
+            levers = self._levers()
             step = plan.next_step(
                 self._view(),
-                self._levers(),
+                levers,
                 first=self.supply.first(),
                 closing=self._closing(),
                 profiles=bool(self.order.profile),
                 effective=self._effective(),
-                kinds=KINDS,
+                kinds=self.graft.kinds(wanted=any(x.kind == "patch" for x in levers)),
                 settled=standing.settled(self.ledger),
                 now_utc=self._now(),
+                asking=self.order.asking,
             )
             if isinstance(step, plan.Stop):
                 if "error budget" in step.reason:
@@ -151,7 +165,12 @@ class Night:
                 )
                 self.display.say(said)
                 continue
-            found = self._profile(step) if isinstance(step, plan.TakeProfile) else self._block(step)
+            if isinstance(step, plan.TakeProfile):
+                found = self._profile(step)
+            elif isinstance(step, plan.AskProposer | plan.Rest):
+                found = self.asker.carry_out(step, self._levers())
+            else:
+                found = self._block(step)
             if found is not None:
                 return found
 
@@ -181,13 +200,23 @@ class Night:
         if bracket.outdated(self._view(), step, self._now()):
             return None
         planned.plan_block(self.ledger, step, now_utc=self._now())
-        if step.lever.kind == "head":
-            made = self.forge.make(step)
+        makers = {"head": self.forge.make, "patch": self.graft.make}
+        if (make := makers.get(step.lever.kind)) is not None and step.purpose == "lever":
+            made = make(step)
             if isinstance(made, Failure):
                 self._forgo(step, made)
                 return None
             if made is not None:
                 return made
+        with self.graft.trees(step) as trees:
+            if isinstance(trees, Failure):
+                self._forgo(step, trees)
+                return None
+            return self._loads(step, loads, trees)
+
+    def _loads(
+        self, step: plan.NextBlock, loads: Sequence[plan.Load], trees: Trees
+    ) -> Wish | None:
         self.display.show(
             headline=f"{step.purpose} · block {step.block_id}",
             lever=narrate.label(step),
@@ -198,7 +227,7 @@ class Night:
         for load in loads:
             if (wish := self._begin(step, 1)) is not None:
                 return wish
-            verdict_or_wish = self.course.run(step, load)
+            verdict_or_wish = self.course.run(step, load, trees)
             if isinstance(verdict_or_wish, Wish):
                 return verdict_or_wish
             if not verdict_or_wish:
@@ -207,7 +236,7 @@ class Night:
         return None
 
     def _forgo(self, step: plan.NextBlock, failure: Failure) -> None:
-        """A head that could not be made: its block is void, and the next attempt waits."""
+        """What a block needs could not be made: it is void, and the next attempt waits."""
         self.display.say(f"{failure.code}: {failure.detail}", STYLES["void"])
         judge.forgo(
             self.ledger, step.block_id, failure.code, failure.detail, now_utc=self._now()
@@ -249,6 +278,7 @@ class Night:
                     return outcome
         if (wish := self.forge.adopt()) is not None:
             return wish
+        self.graft.sweep()
         # What was begun before this session is none of its budget.
         session = self.session
         session.adopted, session.runs, session.ok = session.runs, 0, 0
@@ -269,7 +299,8 @@ class Night:
         self._ready()
         settled = standing.settled(self.ledger)
         said = epoch.declare(
-            self.ledger, self._view(), self.order, settled, now_utc=self._now()
+            self.ledger, self._view(), self.order, settled, now_utc=self._now(),
+            start_of=self.graft.start_of,
         )
         if said is not None:
             self.display.say(f"a new campaign: the one before ended, {said}")

@@ -15,17 +15,22 @@ from flywheel.box import host
 from flywheel.box.clock import Window
 from flywheel.files import dump, write_atomic
 from flywheel.heads import archive
-from flywheel.ledger.rows import CampaignRow
+from flywheel.ledger.rows import CampaignRow, PatchRow
 from flywheel.lever import fingerprint
 from flywheel.loop import plan
+from flywheel.patch.gates import PYTEST, TESTS, GateTests
+from flywheel.patch.prompts import Shape
+from flywheel.patch.worktree import Tree
+from flywheel.propose.attempt import Asking, Terms
+from flywheel.propose.proposer import Proposer
 from flywheel.run import launch, lineage
 from flywheel.run.manifest import Manifest, engine_config, new_nonce
 from flywheel.statistics.block import CANDIDATE
 from flywheel.statistics.campaign import QUICK, Settings
 
 BEST_FILE = "best.json"
-# What this loop can change between two arms; patches need their own launch.
-KINDS = ("config", "head")
+# What this loop can change between two arms; patches need the engine's code in a git repository.
+KINDS = ("config", "head", "patch")
 HEADS_COMMAND = (sys.executable, "-m", "engine.heads")
 HEARTBEAT_GAP_S = 15.0
 # How a lossy lever is measured: at temperature 0 it would be exact. One seed, so that its loads
@@ -52,13 +57,27 @@ class HeadOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchOrder:
+    """How patches are gated on this box: the size of the output gate, and how tests are run.
+
+    ``tests`` are the files of tests by what a patch touches (``flywheel.patch.gates``).
+    """
+
+    shape: Shape = field(default_factory=Shape)
+    tests: tuple[GateTests, ...] = TESTS
+    command: tuple[str, ...] = PYTEST
+    timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """What `flywheel run` was asked for.
 
     ``budget_runs`` counts engine loads, ``budget_s`` the wall time of this session;
     ``timeout_s`` bounds one load, ``grace_s`` is what it gets between TERM and KILL. ``profile`` is
     the command that profiles a configuration; without it the night ends with the declared levers.
-    ``notify`` names who is told of what happens.
+    ``notify`` names who is told of what happens. ``proposers`` are asked for levers under
+    ``terms``; ``fields`` is the command that tells them what the engine's configuration takes.
     """
 
     ledger: Path
@@ -75,6 +94,9 @@ class Order:
     command: tuple[str, ...] = launch.ENGINE_COMMAND
     profile: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
+    proposers: tuple[Proposer, ...] = ()
+    terms: Terms = field(default_factory=Terms)
+    fields: tuple[str, ...] = ()
     cwd: Path = field(default_factory=Path.cwd)
     new_campaign: bool = False
     patience_s: float = 1.0
@@ -82,6 +104,13 @@ class Order:
     holdout: Path | None = None
     heads: HeadOrder = field(default_factory=HeadOrder)
     server_command: tuple[str, ...] = (sys.executable, "-m", "engine.server")
+    patches: PatchOrder = field(default_factory=PatchOrder)
+
+    @property
+    def asking(self) -> Asking | None:
+        """Who may be asked for levers; None: nobody."""
+        names = tuple(one.name for one in self.proposers)
+        return Asking(names, self.terms) if names else None
 
     @property
     def archive(self) -> Path:
@@ -125,12 +154,17 @@ def plan_manifest(
     now_utc: str,
     campaign: CampaignRow | None = None,
     guard: Mapping[str, Any] | None = None,
+    trees: Mapping[str | None, Tree] | None = None,
+    patch: PatchRow | None = None,
 ) -> Manifest:
     """Everything needed to repeat one load; ``known``: fingerprints of the block's earlier ones.
 
     With its ``campaign`` the manifest also says where in the history the run belongs. ``guard``
-    holds the limits of the run's memory guard; a run without them has none.
+    holds the limits of the run's memory guard; a run without them has none. ``trees`` are the
+    worktrees by the patch that they hold; all arms of a load have the same patch. ``patch`` is the
+    one that the block is about.
     """
+    code = (trees or {}).get(load.arms[0][1].get("patch"))
     nonce = new_nonce()
     slot = "" if step.hot else f".{load.slot}"
     run_id = f"r{step.block_id[1:]}{slot}-{secrets.token_hex(3)}"
@@ -158,6 +192,7 @@ def plan_manifest(
         max_new_tokens=order.max_new_tokens,
         seed=LOSSY_SEED if step.lever.lossy else step.seed,
         temperature=LOSSY_TEMPERATURE if step.lever.lossy else 0.0,
+        sources={} if code is None else {name: code.source_sha256 for name, _ in load.arms},
     )
     if about_heads:
         config["of_suite"] = str(order.suite)
@@ -168,7 +203,7 @@ def plan_manifest(
         nonce=nonce,
         config=config,
         argv=launch.engine_argv(order.runs_dir.resolve() / run_id, order.command),
-        cwd=str(order.cwd),
+        cwd=str(order.cwd if code is None else code.path),
         created_utc=now_utc,
         timeout_s=order.timeout_s,
         grace_s=order.grace_s,
@@ -181,7 +216,7 @@ def plan_manifest(
         # Rounds are counted, not timed: a busy host changes nothing about a head.
         load_limit=None if about_heads else host.load_limit(host.cores()),
         fingerprints=dict(known) if known else None,
-        lineage=None if campaign is None else lineage.to_json(campaign, step),
+        lineage=None if campaign is None else lineage.to_json(campaign, step, patch),
         guard=guard,
     )
 

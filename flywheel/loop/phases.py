@@ -3,7 +3,8 @@
     exploit -> exhaust   results in a row were poor, or the queue is dry
     exhaust -> exploit   the incumbent's profile led to levers that nobody had declared
             -> propose   it led to none, or its largest residual is the one of the last profile
-    propose -> done      nobody is there to propose a lever
+    propose -> exploit   a proposer named levers that were admitted
+            -> done      nobody is left to propose one
     done    -> exploit   a lever was worth something after all: the profile is another one now
 
 A phase says where the next levers come from. Levers that wait are tried in any of them; only
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flywheel.box.clock import count
 from flywheel.ledger.rows import CampaignRow, DecisionRow, PhaseRow, ProfileRow, View
 from flywheel.loop.ranking import tried
 from flywheel.loop.step import PhaseChange
+from flywheel.propose.attempt import Ask, Asking, Later, Nobody, Terms, following
 from flywheel.statistics.band import log_gain
 from flywheel.statistics.campaign import Phases
 
@@ -30,11 +33,17 @@ def current(view: View, campaign: CampaignRow) -> str:
 
 
 def due(
-    view: View, campaign: CampaignRow, rules: Phases, *, dry: bool
+    view: View,
+    campaign: CampaignRow,
+    rules: Phases,
+    *,
+    dry: bool,
+    asking: Asking | None = None,
+    now_utc: str | None = None,
 ) -> PhaseChange | None:
     """The change of phase that the history calls for; None while there is none.
 
-    `dry` says that no lever waits.
+    `dry` says that no lever waits, `asking` who may be asked for one.
     """
     phase = current(view, campaign)
     if phase == EXPLOIT:
@@ -42,7 +51,7 @@ def due(
     if phase == EXHAUST:
         return _out_of_exhaust(view, campaign)
     if phase == PROPOSE:
-        return PhaseChange(DONE, "nobody is there to propose a lever")
+        return _out_of_propose(view, campaign, asking, now_utc)
     return _out_of_done(view, campaign, rules)
 
 
@@ -74,6 +83,31 @@ def _out_of_exhaust(view: View, campaign: CampaignRow) -> PhaseChange | None:
     if not newest.levers:
         return PhaseChange(PROPOSE, f"the profile, with {newest.top} on top, led to no new lever")
     return PhaseChange(EXPLOIT, f"the profile, with {newest.top} on top, led to {led_to}")
+
+
+def question(
+    view: View, campaign: CampaignRow, asking: Asking | None, now_utc: str | None
+) -> Ask | Later | Nobody:
+    """Who is to be asked for levers in the phase that the campaign is in."""
+    last = _last(view, campaign)
+    mine = [a for a in view.attempts if a.campaign_id == campaign.id]
+    phase = 0 if last is None else last.number
+    names = () if asking is None else asking.proposers
+    return following(mine, phase, names, Terms() if asking is None else asking.terms, now_utc)
+
+
+def _out_of_propose(
+    view: View, campaign: CampaignRow, asking: Asking | None, now_utc: str | None
+) -> PhaseChange | None:
+    last = _last(view, campaign)
+    assert last is not None
+    here = [a for a in view.attempts if a.phase == last.number and a.admitted]
+    if here:
+        number = count(here[-1].admitted, "lever")
+        said = f"{here[-1].proposer} proposed {number} (attempt {here[-1].number})"
+        return PhaseChange(EXPLOIT, said)
+    asked = question(view, campaign, asking, now_utc)
+    return PhaseChange(DONE, asked.why) if isinstance(asked, Nobody) else None
 
 
 def _out_of_done(view: View, campaign: CampaignRow, rules: Phases) -> PhaseChange | None:

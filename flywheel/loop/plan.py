@@ -27,19 +27,22 @@ from flywheel.loop.opening import again, another, first_of
 from flywheel.loop.ranking import ranked
 from flywheel.loop.sessions import session_gate
 from flywheel.loop.step import (
+    AskProposer,
     Load,
     NextBlock,
     PhaseChange,
     PricedOut,
     Prove,
+    Rest,
     Step,
     Stop,
     TakeProfile,
 )
+from flywheel.propose.attempt import Ask, Asking, Later
 
 __all__ = [
-    "Load", "NextBlock", "PhaseChange", "PricedOut", "Prove", "Step", "Stop", "TakeProfile",
-    "halted", "next_step",
+    "AskProposer", "Load", "NextBlock", "PhaseChange", "PricedOut", "Prove", "Rest", "Step", "Stop",
+    "TakeProfile", "halted", "next_step",
 ]
 
 
@@ -54,6 +57,7 @@ def next_step(
     kinds: Collection[str] = KINDS,
     settled: Collection[Evidence] = (),
     now_utc: str | None = None,
+    asking: Asking | None = None,
 ) -> Step:
     """The next thing to do.
 
@@ -62,7 +66,8 @@ def next_step(
     recognised as being in the incumbent already). `closing` stops new levers and only finishes
     with the headline measurement; `profiles` says that the incumbent may be profiled when the
     campaign's phases call for it. `settled` is the evidence of halts that were resumed. `now_utc`
-    tells how old the last load is; None: it has just ended. Raises LedgerError without a campaign.
+    tells how old the last load is; None: it has just ended. `asking` says who may be asked for
+    levers. Raises LedgerError without a campaign.
     """
     best = best_of.fold(view)
     campaign = view.campaign
@@ -91,10 +96,17 @@ def next_step(
     more = bool(ready) or passed is not None
     undo = None if closing or spent or more else ablation(view, best, effective or {})
     dry, seeks = not more and undo is None, profiles and not closing and not spent
-    if seeks and (step := _phase_step(view, campaign, best, effective or {}, dry=dry)) is not None:
-        return step
+    step = None
+    if seeks:
+        step = _phase_step(
+            view, campaign, best, effective or {}, dry=dry, asking=asking, now_utc=now_utc
+        )
+        if step is not None and not isinstance(step, Rest):
+            return step
     if timed and (anchor := _anchor(view, campaign, best, last=dry)) is not None:
         return anchor
+    if isinstance(step, Rest) and dry:
+        return step
     if closing:
         return Stop("closing: told to finish")
     if spent:
@@ -125,14 +137,24 @@ def _phase_step(
     effective: Mapping[str, Mapping[str, Any]],
     *,
     dry: bool,
-) -> PhaseChange | TakeProfile | None:
-    """A change of phase that is due, or the profile that a phase asks for."""
+    asking: Asking | None,
+    now_utc: str | None,
+) -> PhaseChange | TakeProfile | AskProposer | Rest | None:
+    """A change of phase that is due, or what the phase asks for: a profile, a proposer."""
     rules = campaign.settings.phases
     if rules is None:
         return None
-    if (change := phases.due(view, campaign, rules, dry=dry)) is not None:
+    change = phases.due(view, campaign, rules, dry=dry, asking=asking, now_utc=now_utc)
+    if change is not None:
         return change
-    if phases.current(view, campaign) != phases.EXHAUST:
+    phase = phases.current(view, campaign)
+    if phase == phases.PROPOSE:
+        asked = phases.question(view, campaign, asking, now_utc)
+        if isinstance(asked, Later):
+            return Rest(asked.not_before_utc, asked.why)
+        assert isinstance(asked, Ask)
+        return AskProposer(asked.proposer, "the profile leads nowhere new")
+    if phase != phases.EXHAUST:
         return None
     resolved = {**effective.get(canonical(engine_part(best.config)), {}), **best.config}
     # A round verifies what was drafted and one token more.

@@ -57,13 +57,14 @@ class Readjudicated:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One decision again: the blocks it took, its verdict, and the budget before it."""
+    """One decision again: its blocks of those `measured`, its verdict, and the budget before it."""
 
     old: DecisionRow
     variant: VariantRow
     verdict: Verdict
     budget: Budget
     rule: Rule
+    measured: int = 0
 
     @property
     def flips(self) -> bool:
@@ -115,7 +116,7 @@ def _again(
     if last.ending is None:
         # It would have measured on; what was never measured promotes nothing.
         last = replace(last, ending="inconclusive", code="stopped_early")
-    return Judged(old, shorter, last, budget, settings.rule)
+    return Judged(old, shorter, last, budget, settings.rule, len(variant.measured))
 
 
 def readjudicate(
@@ -164,9 +165,10 @@ def _summary(
 
 
 def _why(judged: Judged) -> str:
-    verdict, old = judged.verdict, judged.old
+    verdict = judged.verdict
     needed = f"1/{verdict.alpha_t:.3g}" if verdict.alpha_t > 0 else "any E"
     said = f"{verdict.sentence} ({verdict.code}"
     if verdict.n:
-        said += f", E {verdict.e_value:.3g} of {needed} after {verdict.n} of {old.n} blocks"
+        looked = f"{verdict.n} of {judged.measured} blocks"
+        said += f", E {verdict.e_value:.3g} of {needed} after {looked}"
     return said + ")"

@@ -1,4 +1,4 @@
-"""What the plan can ask for: a block, a lever to close unbuilt, a profile, a stop. Pure data."""
+"""What the plan can ask for: a block, a lever to close, a profile, a proposer, a stop. Pure."""
 
 from __future__ import annotations
 
@@ -148,4 +148,20 @@ class TakeProfile:
     why: str
 
 
-Step = NextBlock | PricedOut | Prove | PhaseChange | TakeProfile | Stop
+@dataclass(frozen=True, slots=True)
+class AskProposer:
+    """A proposer is to be asked for levers, by its name."""
+
+    proposer: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing can be done before that moment; `why` says what is waited for."""
+
+    until_utc: str
+    why: str
+
+
+Step = NextBlock | PricedOut | Prove | PhaseChange | TakeProfile | AskProposer | Rest | Stop

@@ -75,7 +75,7 @@ def build(scope: Scope, around: Around) -> Document:
         trace=trace(view, since_utc=scope.since_utc),
         detail=detail(best_runs(view, best), around.measured) if around.measured else None,
         runs=tuple(run_line(v, b, r) for v in mine for b in scope.blocks(v) for r in b.runs),
-        notes=(*_of_weights(view), *around.notes),
+        notes=(*_of_weights(view), *_of_quiet(scope), *around.notes),
         evidence=dict(around.evidence),
         imported=tuple(around.imported),
         width=around.width,
@@ -86,6 +86,13 @@ def build(scope: Scope, around: Around) -> Document:
 def _of_weights(view: View) -> tuple[str, ...]:
     """The first note of a report on random weights."""
     return (synthetic.NOTE,) if of_synthetic(view, newest_timed(view)) else ()
+
+
+def _of_quiet(scope: Scope) -> tuple[str, ...]:
+    """Lines of noughts for a period without a run look like a night that went wrong."""
+    quiet = scope.since_utc is not None and not scope.runs() and not scope.decisions()
+    return ("nothing ended in this period; without --since the newest campaign is told",
+            ) if quiet else ()
 
 
 def _budget(scope: Scope) -> str:

@@ -19,8 +19,8 @@ from flywheel.report.headline import fractions
 from flywheel.report.tables import Line, Page, wrapped
 from flywheel.report.words import ends, sample
 
-_DECISION = re.compile(r"^[Dd]?(\d+)$")
-_ARM = re.compile(r"^(r\w[\w.-]*?)(?::([A-Z]))?$")
+_DECISION = re.compile(r"[Dd]?([0-9]{1,9})")
+_ARM = re.compile(r"(r\w[\w.-]*?)(?::([A-Z]))?", re.ASCII)
 SHORTEST = 6
 
 
@@ -92,14 +92,14 @@ def _meant(view: View, wanted: str) -> tuple[str, Mapping[str, Any]]:
         config = best.config if wanted == "best" else best.first_config
         return f"the {wanted} configuration", config
     variants = {v.id: v for v in view.variants}
-    if match := _DECISION.match(wanted):
+    if match := _DECISION.fullmatch(wanted):
         made = {d.number: d for d in view.decisions}
         if int(match[1]) in made:
             variant = variants[made[int(match[1])].variant_id]
             return f"what D{match[1]} decided on", variant.candidate
     if wanted in variants:
         return f"the candidate of {wanted}", variants[wanted].candidate
-    if wanted.endswith(".json") or Path(wanted).is_file():
+    if wanted.endswith(".json") or _is_file(wanted):
         return f"the file {wanted}", _from_file(Path(wanted))
     return _run_or_fingerprint(view, wanted)
 
@@ -108,10 +108,12 @@ def _run_or_fingerprint(view: View, wanted: str) -> tuple[str, Mapping[str, Any]
     known = {fingerprint(dict(c)): c for v in view.variants for c in (v.incumbent, v.candidate)}
     if len(wanted) >= SHORTEST and any(name.startswith(wanted) for name in known):
         return "a measured configuration", find.by_prefix("configuration", wanted, known)
-    match = _ARM.match(wanted)
+    match = _ARM.fullmatch(wanted)
     if match is None:
         hint = "best, first, a decision (D7), a variant, a run, a JSON file or a fingerprint"
-        raise UsageError(f"{wanted!r} names no configuration; give {hint}.")
+        names = ["best", "first", *(v.id for v in view.variants)]
+        close = find.nearest(wanted, names)
+        raise UsageError(f"{find.short(wanted)} names no configuration{close or f'; give {hint}'}")
     variant, block, run = find.run(view, match[1])
     arms = _arms(view, variant, block, run)
     arm = match[2] or max(arms)
@@ -134,10 +136,21 @@ def _arms(
     return dict([(("A", both["A"]), ("B", both["B"]), ("C", mate), ("A", both["A"]))[run.slot]])
 
 
+def _is_file(wanted: str) -> bool:
+    try:
+        return Path(wanted).is_file()
+    except OSError:  # longer than any name
+        return False
+
+
 def _from_file(path: Path) -> Mapping[str, Any]:
     try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path} is no readable JSON file: it is no file.")
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"{path} is no readable JSON file: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no readable JSON file: {error}.") from error
     if isinstance(value, Mapping) and isinstance(value.get("config"), Mapping):
         value = value["config"]

@@ -11,7 +11,7 @@ from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
 from flywheel.lever import Lever
 
 Found = TypeVar("Found")
-SHORTEST = 4
+SHORTEST, LONGEST = 4, 60
 
 
 def by_prefix(what: str, wanted: str, known: Mapping[str, Found]) -> Found:
@@ -24,7 +24,12 @@ def by_prefix(what: str, wanted: str, known: Mapping[str, Found]) -> Found:
     if matches:
         some = ", ".join(matches[:6]) + (" ..." if matches[6:] else "")
         raise UsageError(f"{len(matches)} {what}s begin with {wanted!r}: {some}; say more.")
-    raise UsageError(f"there is no {what} {wanted!r}{nearest(wanted, known)}")
+    raise UsageError(f"there is no {what} {short(wanted)}{nearest(wanted, known)}")
+
+
+def short(wanted: str) -> str:
+    """What was asked for, in quotes; the beginning of what is longer than any name."""
+    return repr(wanted if len(wanted) <= LONGEST else f"{wanted[:LONGEST]}...")
 
 
 def nearest(wanted: str, names: Sequence[str] | Mapping[str, object]) -> str:
@@ -57,4 +62,4 @@ def lever(view: View, declared: Sequence[Lever], wanted: str) -> Lever:
     if len(wanted) >= SHORTEST and any(i.startswith(wanted) for i in by_identity):
         return by_prefix("lever", wanted, by_identity)
     hint = nearest(wanted, known) or "; flywheel levers list shows them"
-    raise UsageError(f"there is no lever {wanted!r}{hint}")
+    raise UsageError(f"there is no lever {short(wanted)}{hint}")

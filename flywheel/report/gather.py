@@ -13,12 +13,13 @@ from flywheel.best import Best
 from flywheel.errors import LedgerError
 from flywheel.foreign import history
 from flywheel.ledger import faults, halts, views
-from flywheel.ledger.rows import RunRow
+from flywheel.ledger.rows import RunRow, View
 from flywheel.ledger.store import Ledger, log_text
 from flywheel.lever import KINDS, Lever
 from flywheel.loop import plan
 from flywheel.loop.eligible import admit
 from flywheel.loop.ranking import ranked
+from flywheel.propose.attempt import Asking
 from flywheel.report.compose import Around, build
 from flywheel.report.detail import NEWEST, best_runs
 from flywheel.report.document import Document, FaultLine, HaltLine, QueueLine
@@ -95,7 +96,8 @@ def gather(
         found = read(connection, since_utc=since_utc, with_evidence=with_evidence)
     view, standing = found.scope.view, found.standing
     step = plan.next_step(
-        view, levers, first=first, profiles=True, effective=found.effective, settled=found.settled
+        view, levers, first=first, profiles=True, effective=found.effective, settled=found.settled,
+        asking=asking_of(view),
     )
     ready, refused = admit(view, levers, found.best, found.effective, KINDS)
     queue = [QueueLine(one.candidate.lever.name, one.candidate.lever.label(), one.why)
@@ -145,6 +147,14 @@ def _evidence(connection: Connection, runs: Sequence[RunRow]) -> dict[str, Evide
     }
 
 
+def asking_of(view: View) -> Asking | None:
+    """Who may be asked for levers, as far as the history knows: whoever was in this campaign."""
+    campaign = view.campaign
+    names = [a.proposer for a in view.attempts
+             if campaign is not None and a.campaign_id == campaign.id and a.phase is not None]
+    return Asking(tuple(dict.fromkeys(names))) if names else None
+
+
 def describe(step: plan.Step) -> str:
     """The plan's next step in one line."""
     if isinstance(step, plan.Stop):
@@ -155,6 +165,10 @@ def describe(step: plan.Step) -> str:
         return f"{step.phase}: {step.why}"
     if isinstance(step, plan.TakeProfile):
         return f"a profile: {step.why}"
+    if isinstance(step, plan.AskProposer):
+        return f"{step.proposer} is asked for levers: {step.why}"
+    if isinstance(step, plan.Rest):
+        return f"nothing before {step.until_utc}: {step.why}"
     if isinstance(step, plan.Prove):
         return f"{step.lever.label()}: measured, to be decided"
     name = step.lever.label() if step.purpose == "lever" else step.purpose

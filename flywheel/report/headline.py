@@ -72,9 +72,11 @@ def _spread(scope: Scope) -> str:
         return ""
     looked_at = nulls or [b for _, b in measured]
     within = _rms([b.estimate.within_sd for b in looked_at if b.estimate])
-    text = f" · spread {spread_words(within)} within a load"
     between = spread_between(scope.view, newest)
-    return text if between is None else f"{text}, {spread_words(between)} between loads"
+    # A period without a block has no spread of its own to tell of.
+    parts = [f"{spread_words(within)} within a load"] if looked_at else []
+    parts += [] if between is None else [f"{spread_words(between)} between loads"]
+    return f" · spread {', '.join(parts)}" if parts else ""
 
 
 def _rms(values: Sequence[float]) -> float:

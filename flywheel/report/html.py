@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections import Counter
+from collections.abc import Sequence
 from html import escape
-from importlib import resources
 
 from flywheel.lever import canonical
 from flywheel.report import html_effects, html_runs, plots
 from flywheel.report.detail import Detail
 from flywheel.report.document import Document, Figure
-from flywheel.report.imported import counted
+from flywheel.report.frame import frame
+from flywheel.report.imported import NO_CAMPAIGN, ImportedLine, counted
 from flywheel.report.markup import Links, section, table, words
 from flywheel.report.tables import category_cells, detail_lines
 from flywheel.width.page import WidthPage, by_score, by_width, lines
@@ -23,37 +22,26 @@ _BIG = re.compile(r"^(-?[\d.]+) (ms/token|%|h \d+ min|min|s)(?= )")
 
 def render(document: Document) -> str:
     """The whole page; every figure links to its runs, which are listed at the end."""
-    style, script = (_part(name) for name in ("page.css", "page.js"))
     links = Links.of(document)
     effects = html_effects.effects(document, links)
     body = "".join((
         _head(document, links), _figures(document, links), effects, _voids(document, links),
         _time(document, links), _next(document), _findings(document, links), _best(document),
         "" if document.detail is None else _detail(document.detail, links),
-        "" if document.width is None else _width(document.width), _imported(document),
+        "" if document.width is None else _width(document.width), _imported(document.imported),
         html_runs.runs(document),
     ))  # fmt: skip
-    # The policy lets nothing be fetched, and no script run but the page's own.
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
+    return frame(document.title, body)
+
+
+def render_imported(imported: Sequence[ImportedLine]) -> str:
+    """The page of a ledger that holds only what was imported: there is no night to tell of."""
+    head = (
+        f"<header><h1>{escape(NO_CAMPAIGN.capitalize())}</h1>"
+        '<p class="meta">what another project measured, under rulers of its own; '
+        "<code>flywheel run</code> begins ours</p></header>"
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(document.title)}</title><style>{style}</style></head>\n"
-        f"<body><main>{body}</main><script>{script}</script></body></html>\n"
-    )
-
-
-def _part(name: str) -> str:
-    return resources.files("flywheel.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return frame(NO_CAMPAIGN, head + _imported(imported))
 
 
 def _head(document: Document, links: Links) -> str:
@@ -181,16 +169,16 @@ def _width(page: WidthPage) -> str:
     return section(f"Widths: {page.label}", body)
 
 
-def _imported(document: Document) -> str:
+def _imported(imported: Sequence[ImportedLine]) -> str:
     rows = [
         (f"<code>{escape(one.sha256[:8])}</code>", escape(one.name), escape(one.ruler or one.kind),
          escape(one.said))
-        for one in document.imported
+        for one in imported
     ]
     if not rows:
         return ""
     body = table(("sha256", "file", "ruler", "says"), rows, kind="stack")
-    return section(f"Imported {counted(document.imported)}", body)
+    return section(f"Imported {counted(imported)}", body)
 
 
 def _detail(detail: Detail, links: Links) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from flywheel.box.clock import count
 from flywheel.foreign.history import Imported
 
+NO_CAMPAIGN = "no campaign of ours yet"
 _KINDS = {"decode": "decode log", "guard": "guard log", "arms": "table"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flywheel import best
+from flywheel.display.plain import plain
 from flywheel.ledger.rows import VariantRow, View
 from flywheel.lever import Lever, canonical
 from flywheel.report.trace import of_synthetic
@@ -127,6 +128,8 @@ def resolved(view: View, effective: Mapping[str, Mapping[str, object]]) -> dict[
 
 
 def table_row(cells: Sequence[str]) -> str:
-    """One row of a Markdown table; bars and line ends in a cell cannot break it."""
-    escaped = (c.replace("|", "\\|").replace("\n", " ") for c in cells)
+    """One row of a Markdown table; bars, line ends and tags in a cell cannot break it."""
+    escaped = (
+        plain(c.replace("\n", " ")).replace("|", "\\|").replace("<", "&lt;") for c in cells
+    )
     return f"| {' | '.join(escaped)} |"

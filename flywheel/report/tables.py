@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from flywheel.display.plain import plain
 from flywheel.report import glyphs
 from flywheel.report.detail import Category, Detail
 from flywheel.report.document import Document, Row
-from flywheel.report.imported import ImportedLine, counted
+from flywheel.report.imported import NO_CAMPAIGN, ImportedLine, counted
 from flywheel.report.words import ms, predicted
 
 HEAD = 12
 NARROW = 60
+# A forest of fewer cells says nothing that its figures do not.
+LEAST_FOREST = 8
 KEEP = "\N{NO-BREAK SPACE}"
 STYLES = {"promoted": "green", "rejected": "", "inconclusive": "", "incorrect": "bold red"}
 
@@ -42,9 +45,8 @@ class Line:
     style: str = ""
 
 
-def render(document: Document, console: Console | None = None) -> None:
-    """Print the whole report. Without a console, to standard output at its own width."""
-    out = console or Console(highlight=False, soft_wrap=False)
+def render(document: Document, out: Console) -> None:
+    """Print the whole report at the console's own width."""
     show(lines(document, page_of(out)), out)
 
 
@@ -97,7 +99,7 @@ def lines(document: Document, page: Page) -> Iterator[Line]:
 
 def imported_lines(found: Sequence[ImportedLine], page: Page) -> Iterator[Line]:
     """What a ledger without a campaign of its own has to tell."""
-    yield from wrapped(page, "", "no campaign of ours yet", style="bold")
+    yield from wrapped(page, "", NO_CAMPAIGN, style="bold")
     yield from wrapped(page, "imported", counted(found) or "nothing")
     for one in found:
         style = "" if one.outcome == "ok" else "red"
@@ -112,7 +114,7 @@ def wrapped(
     if head and page.narrow:
         first = f"{' ' * indent}{head}  "
     rest = " " * (indent + 2) if page.narrow or not head else " " * len(first)
-    for line in textwrap.wrap(text, max(page.width, 16), initial_indent=first,
+    for line in textwrap.wrap(plain(text), max(page.width, 16), initial_indent=first,
                               subsequent_indent=rest if head or indent else "") or [first.rstrip()]:
         yield Line(line.replace(KEEP, " "), style)
 
@@ -182,6 +184,8 @@ def _forest(document: Document, page: Page) -> Iterator[Line]:
     names = [f"({r.label})" if r.null else r.label for r in rows]
     longest = min(max(len(n) for n in names), page.width * 2 // 5)
     room = page.width - longest - 12
+    if room < LEAST_FOREST:
+        return
     yield Line("time saved, mean and band", "bold")
     for name, row in zip(names, rows, strict=True):
         drawn = glyphs.bar(row.mean or 0.0, row.low, row.high, scale, room, page.pens)

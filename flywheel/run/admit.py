@@ -152,6 +152,8 @@ def _arms(header: Header, manifest: Manifest) -> None:
             raise RefusedLogError(
                 "manifest_mismatch", f"arm {arm.name} drafted with another head", 1
             )
+        if arm.effective.get("source") != manifest.source_sha256(arm.name):
+            raise RefusedLogError("manifest_mismatch", f"arm {arm.name} was run by other code", 1)
         for name, value in asked.items():
             if name not in arm.effective or not _live(name, value, arm.effective[name]):
                 raise RefusedLogError(

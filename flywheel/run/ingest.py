@@ -7,6 +7,7 @@ an exception: a night must survive any log.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flywheel.run.exit_status import ExitStatus
 from flywheel.run.manifest import Manifest
 from flywheel.run.parse import Refusal, parse
 from flywheel.run.record import RunRecord
+from flywheel.run.stopwatch import Look, contradiction
 
 # What a run that was ended from outside is called; none of these speaks about the lever.
 BLOCKED_CODES = ("interrupted", "budget_spent", "never_started", "not_started", "disk_full")
@@ -32,6 +34,8 @@ _OUTCOMES = {
 }
 # With less than this nothing can be written, and so nothing be said about it either.
 _FULL_BYTES = 65536
+# Two different lengths of a log: with fewer, nothing was seen of it before its end.
+LEAST_LOOKS = 2
 _OF_A_FULL_DISK = (
     "exit_status", "exit_signal", "log_empty", "seal_missing", "truncated", "malformed_event",
     "supervisor_lost",
@@ -58,15 +62,20 @@ def ingest(
     contamination: str | None = None,
     contaminated_as: str = "foreign_process",
     evidence: dict[str, Any] | None = None,
+    looks: Sequence[Look] | None = None,
 ) -> Ingested:
     """Read what a finished run left.
 
     ``stopped_as`` is the blocked code of a run that this loop ended; ``contamination`` says what
-    spoilt its numbers from outside, and ``contaminated_as`` what that is called.
+    spoilt its numbers from outside, and ``contaminated_as`` what that is called. ``looks`` are what
+    the clock of a run of patched code is held to; None where they are not at hand any more, as for
+    a ledger that is made again.
     """
     text = launch.log_text(run_dir)
     status = state.exit_status
     spoilt = None if contamination is None else Refusal(contaminated_as, contamination)
+    if spoilt is None and looks is not None and manifest.patched:
+        spoilt = _out_of_step(text, manifest, looks)
     outcome = _judge(run_dir, manifest, state, text, spoilt)
     refusal = outcome if isinstance(outcome, Refusal) else None
     if refusal is not None:
@@ -83,6 +92,13 @@ def ingest(
     )
     record = outcome if isinstance(outcome, RunRecord) else None
     return Ingested(end, text or None, record, refusal)
+
+
+def _out_of_step(text: str, manifest: Manifest, looks: Sequence[Look]) -> Refusal | None:
+    if len(looks) < LEAST_LOOKS:
+        return Refusal("unwitnessed", "nobody held a clock beside the patched engine")
+    said = contradiction(text, manifest.nonce, looks)
+    return None if said is None else Refusal("clock_contradicted", said)
 
 
 def _exit_code(status: ExitStatus | None) -> int | None:

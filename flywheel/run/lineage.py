@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from flywheel.errors import RecordError
-from flywheel.ledger.rows import CampaignRow
+from flywheel.ledger.rows import CampaignRow, PatchRow
 from flywheel.lever import Lever
 from flywheel.loop.step import Choice, Mate, NextBlock
+from flywheel.patch import record
 from flywheel.statistics.campaign import Settings
 
 # What the ledger at hand decides: whether rows are there already.
@@ -22,13 +23,16 @@ _OF_THE_LEDGER = ("new_variant", "new_block", "from_decision", "done")
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """A block as planned, and the campaign that it was planned in."""
+    """A block as planned, the campaign that it was planned in, and the patch that it measures."""
 
     campaign: CampaignRow
     step: NextBlock
+    patch: PatchRow | None = None
 
 
-def to_json(campaign: CampaignRow, step: NextBlock) -> dict[str, Any]:
+def to_json(
+    campaign: CampaignRow, step: NextBlock, patch: PatchRow | None = None
+) -> dict[str, Any]:
     """The lineage of every run of a block."""
     planned = {f.name: getattr(step, f.name) for f in fields(step) if f.name not in _OF_THE_LEDGER}
     if (mate := step.mate) is not None:
@@ -38,7 +42,7 @@ def to_json(campaign: CampaignRow, step: NextBlock) -> dict[str, Any]:
         }
     if step.choice is not None:
         planned["choice"] = asdict(step.choice)
-    return {
+    return ({} if patch is None else {"patch": record.to_json(patch)}) | {
         "campaign": {
             "number": campaign.id,
             "settings": asdict(campaign.settings),
@@ -76,6 +80,8 @@ def from_json(value: Mapping[str, Any]) -> Lineage:
         if (choice := planned.get("choice")) is not None:
             over = tuple((str(name), float(worth)) for name, worth in choice["runners_up"])
             planned["choice"] = Choice(float(choice["value"]), dict(choice["terms"]), over)
-        return Lineage(campaign, NextBlock(**planned, new_variant=False, new_block=False))
+        step = NextBlock(**planned, new_variant=False, new_block=False)
+        patch = value.get("patch")
+        return Lineage(campaign, step, None if patch is None else record.from_json(patch))
     except (KeyError, TypeError, ValueError, AssertionError) as error:
         raise RecordError(f"a run's lineage is incomplete: {error}") from error

@@ -84,6 +84,18 @@ class Manifest:
                 return None if arm.get("head") is None else str(arm["head_sha256"])
         raise KeyError(name)
 
+    def source_sha256(self, name: str) -> str | None:
+        """The hash of the code that an arm is to be run by; None: of no particular one."""
+        for arm in self.config["arms"]:
+            if arm["name"] == name:
+                return None if arm.get("source_sha256") is None else str(arm["source_sha256"])
+        raise KeyError(name)
+
+    @property
+    def patched(self) -> bool:
+        """Whether its arms state the code that they are run by: then it is not taken on trust."""
+        return any(arm.get("source_sha256") is not None for arm in self.config.get("arms", ()))
+
     @property
     def lossy_arms(self) -> frozenset[str]:
         """The arms whose tokens may differ from plain decode's: they are measured for a price."""
@@ -162,12 +174,16 @@ def engine_config(
     heartbeat_s: float = 1.0,
     heads: Mapping[str, tuple[str, str]] | None = None,
     temperature: float = 0.0,
+    sources: Mapping[str, str] | None = None,
+    plain_after: int = 0,
 ) -> dict[str, Any]:
     """The engine's configuration file, protocol 1.
 
-    `heads` are the folder and the hash of the draft head of each arm that has one of its own.
+    `heads` are the folder and the hash of the draft head of each arm that has one of its own,
+    `sources` the hash of the code of each arm that is to be run by a certain one. `plain_after`
+    repeats come before plain decode of the same prompt.
     """
-    own = heads or {}
+    own, code = heads or {}, sources or {}
     return {
         "protocol": PROTOCOL,
         "run_id": run_id,
@@ -179,6 +195,7 @@ def engine_config(
         "arms": [
             {"name": name, "config": dict(config)}
             | ({"head": own[name][0], "head_sha256": own[name][1]} if name in own else {})
+            | ({"source_sha256": code[name]} if name in code else {})
             for name, config in arms.items()
         ],
         "order": list(order),
@@ -187,4 +204,7 @@ def engine_config(
         "seed": seed,
         "mode": "clean",
         "heartbeat_s": heartbeat_s,
-    } | ({"temperature": temperature} if temperature else {})
+    } | {
+        name: value
+        for name, value in (("temperature", temperature), ("plain_after", plain_after)) if value
+    }  # fmt: skip

@@ -90,6 +90,9 @@ def of_file(path: Path, checkpoint: Path) -> Chosen:
 
 def _chosen(found: best.Best, checkpoint: Path, heads: Path, why: str) -> Chosen:
     name = found.config.get("head")
+    if (patch := found.config.get("patch")) is not None:
+        # What is hosted is the code that is installed: no patch comes to clients by itself.
+        why += f", with the code as installed: flywheel best --checkout tells how to take {patch}"
     return Chosen(
         best.engine_part(found.config),
         checkpoint,

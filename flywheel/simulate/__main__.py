@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -22,9 +22,10 @@ from rich.table import Table
 
 from flywheel.box.clock import count
 from flywheel.cli import paper
-from flywheel.cli.terminal import open_ledger
+from flywheel.cli.terminal import FAILED, open_ledger, sentence
 from flywheel.errors import FlywheelError, UsageError
 from flywheel.ledger import views
+from flywheel.report.words import spread_words
 from flywheel.simulate import ordering, page
 from flywheel.simulate.landscape import LANDSCAPES
 from flywheel.simulate.outcome import Summary
@@ -35,6 +36,8 @@ from flywheel.statistics.campaign import FULL
 
 SHORT, LONG = 4, 200
 QUEUES = 40
+# More would fill the memory of the box before the first campaign, or its process table.
+MOST_CAMPAIGNS, MOST_PROCESSES = 10_000, 256
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,16 +52,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _draw(_stored(asked.stored), asked.docs or asked.stored.parent)
         return _study(asked)
     except FlywheelError as error:
-        sys.stderr.write(f"flywheel.simulate: {error}\n")
+        sys.stderr.write(f"flywheel.simulate: {sentence(str(error))}\n")
         return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("flywheel.simulate: interrupted.\n")
+        return FAILED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:  # standard output took no more
+        sys.stderr.write(f"flywheel.simulate: {sentence(error.strerror or str(error))}\n")
+        return FAILED
 
 
 def _study(asked: argparse.Namespace) -> int:
     campaigns = asked.campaigns or (LONG if asked.full else SHORT)
     # Known before the first campaign, not after the last.
-    for path in (asked.out, asked.docs and asked.docs / page.POWER):
-        if path is not None:
-            paper.writable(path)
+    if asked.out is not None:
+        paper.writable(asked.out)
+    if asked.docs is not None:
+        page.require(asked.docs)
     wanted = rows()
     began = time.monotonic()
     with _progress(quiet=asked.json) as progress:
@@ -106,19 +119,20 @@ def _ordering(asked: argparse.Namespace) -> int:
 
 
 def _stored(path: Path) -> tuple[Summary, ...]:
+    text = paper.text(path)
     try:
-        return tuple(Summary(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"])
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError) as error:
+        found = tuple(Summary.of(row) for row in json.loads(text)["rows"])
+    except KeyError as error:
+        raise UsageError(f"{path} holds no study: it has no {error}.") from error
+    except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{path} holds no study: {error}.") from error
+    if not found:
+        raise UsageError(f"{path} holds no study: it has no row.")
+    return found
 
 
 def _draw(found: Sequence[Summary], folder: Path) -> int:
-    try:
-        page.write(folder, found)
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be written to: {error.strerror}.") from error
+    page.write(folder, found)
     return 0
 
 
@@ -131,10 +145,12 @@ def _permute(path: Path, times: int, seed: int, *, json_: bool) -> int:
         opened.close()
     if json_:
         sys.stdout.write(json.dumps(asdict(found)) + "\n")
+    elif not found.decided:
+        sys.stdout.write("no verdict of this ledger can be shuffled: nothing was measured\n")
     else:
         sys.stdout.write(
             f"{found.promoted} of {found.decided} verdicts on shuffled labels are promotions "
-            f"(at most {found.high * 100:.2g} %); {found.times} shuffles\n"
+            f"(at most {spread_words(found.high)}); {found.times} shuffles\n"
         )
     return 0
 
@@ -150,9 +166,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ordering", action="store_true",
                         help="in which order are levers best tried? queues of 200, five orders "
                         f"(--full: {QUEUES} queues a row, minutes)")
-    parser.add_argument("--campaigns", type=_count, help=f"campaigns a row (default {SHORT})")
+    parser.add_argument("--campaigns", type=_count(MOST_CAMPAIGNS),
+                        help=f"campaigns a row (default {SHORT})")
     parser.add_argument("--seed", type=int, default=1, help="the first campaign's seed")
-    parser.add_argument("--processes", type=_count, default=1, help="worker processes")
+    parser.add_argument("--processes", type=_count(MOST_PROCESSES), default=1,
+                        help="worker processes")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     parser.add_argument("--docs", type=Path, help="also write pictures and table into this folder")
     parser.add_argument("--from", dest="stored", type=Path, metavar="FILE",
@@ -163,11 +181,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _count(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive count")
-    return value
+def _count(most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = int(text) if text.isdecimal() and len(text) < 10 else 0
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"{text[:40]} is no count from 1 to {most}")
+        return value
+
+    return read
 
 
 def _progress(*, quiet: bool) -> Progress:

@@ -7,7 +7,6 @@ nothing but what a ledger would: how earlier levers ended, their loads and their
 from __future__ import annotations
 
 import math
-import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +19,7 @@ from scipy.special import stdtrit
 from flywheel.simulate.box import BASE as BOX, Machine
 from flywheel.simulate.landscape import BASE, LANDSCAPES, Landscape, Prospect, draw
 from flywheel.simulate.ours import Campaign
-from flywheel.simulate.study import COINS
+from flywheel.simulate.study import COINS, worker
 from flywheel.simulate.truth import Truth
 from flywheel.statistics.campaign import FULL
 from flywheel.statistics.forecast import Forecast, Idea, Past
@@ -183,7 +182,7 @@ def study(
 def _spread(
     tasks: Sequence[tuple[Landscape, int]], processes: int
 ) -> Iterator[dict[tuple[str, float], float]]:
-    with ProcessPoolExecutor(processes, initializer=os.nice, initargs=(10,)) as workers:
+    with ProcessPoolExecutor(processes, initializer=worker) as workers:
         yield from workers.map(areas, *zip(*tasks, strict=True))
 
 

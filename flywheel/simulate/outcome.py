@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
+from typing import Any
 
 from flywheel.statistics.campaign import clopper_pearson
 
@@ -70,6 +71,31 @@ class Summary:
     def as_dict(self) -> dict[str, object]:
         """Plain JSON."""
         return asdict(self)
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Summary:
+        """A row that `as_dict` wrote; ValueError or TypeError for anything else."""
+        found = cls(**row)
+        for name, value in asdict(found).items():
+            if name in ("rule", "box", "truth"):
+                if not isinstance(value, str):
+                    raise ValueError(f"{name} must be text")
+            elif not _is_figure(value) and not (value is None and name.startswith("power")):
+                raise ValueError(f"{name} must be a finite number")
+        if found.truth not in ("mixed", "null") and not 0 < _number(found.truth) < 1:
+            raise ValueError(f"{found.truth!r} is no kind of truth")
+        return found
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def summarise(rule: str, box: str, truth: str, outcomes: Sequence[Outcome]) -> Summary:

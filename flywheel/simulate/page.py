@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from flywheel.cli import paper
 from flywheel.errors import UsageError
 from flywheel.simulate import plot
 from flywheel.simulate.outcome import Summary
@@ -71,10 +72,20 @@ def put(page: str, found: Sequence[Summary]) -> str:
     return f"{before}{BEGIN}\n{table(found)}\n{END}{after}"
 
 
+def require(folder: Path) -> None:
+    """UsageError unless pictures and table can be written there; makes the folder."""
+    for name in (POWER, CLAIMS):
+        paper.writable(folder / name)
+    if (folder / PAGE).is_file():
+        paper.writable(folder / PAGE)
+        put(paper.text(folder / PAGE), ())
+
+
 def write(folder: Path, found: Sequence[Summary]) -> None:
-    """The pictures, and the table where the folder has the page for it."""
-    (folder / POWER).write_text(plot.power(found), encoding="utf-8")
-    (folder / CLAIMS).write_text(plot.claims(found), encoding="utf-8")
+    """The pictures, and the table where the folder has the page for it; UsageError as `require`."""
+    require(folder)
+    paper.write(folder / POWER, plot.power(found))
+    paper.write(folder / CLAIMS, plot.claims(found))
     page = folder / PAGE
     if page.is_file():
-        page.write_text(put(page.read_text(encoding="utf-8"), found), encoding="utf-8")
+        paper.write(page, put(paper.text(page), found))

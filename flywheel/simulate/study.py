@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -87,5 +88,12 @@ def study(
 
 
 def _spread(tasks: list[tuple[Row, int]], processes: int) -> Iterator[Outcome]:
-    with ProcessPoolExecutor(processes, initializer=os.nice, initargs=(10,)) as workers:
-        yield from workers.map(_one, tasks, chunksize=8)
+    with ProcessPoolExecutor(processes, initializer=worker) as workers:
+        yield from workers.map(_one, tasks)
+
+
+def worker() -> None:
+    """Begin a worker process."""
+    os.nice(10)
+    # Ctrl-C reaches the whole group; the parent alone answers it, when what is begun has ended.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

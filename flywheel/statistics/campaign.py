@@ -121,6 +121,11 @@ QUICK = Settings(
     anchor_blocks=2,
     rule=Rule(delta_min=0.01, useful=0.02, tau=0.02, memory=0.05, n_max=4),
 )
+# One that goes on once what was declared is tried: it asks its profile, and its proposers. It has
+# the time to look twice as long at each lever.
+SEEKING = replace(
+    QUICK, label="quick-seeking", budget=48, phases=Phases(), rule=replace(QUICK.rule, n_max=8)
+)
 # A night has the time to tell an effect of one per cent from none on a box that spreads by one.
 FULL = Settings(
     rule=Rule(delta_min=0.001, useful=0.01, tau=0.02, memory=0.05, n_max=12), phases=Phases()

@@ -32,6 +32,7 @@ ENDINGS = ("promoted", "rejected", "inconclusive", "void", "incorrect")
 RULE_VERSION = "e2"
 # How unlikely a difference this small must be before the arms are taken to be one and the same.
 TOO_CLEAN = 1e-4
+MOST_BLOCKS = 1000
 # Standard normal quantile for the 80 % power that the smallest detectable effect is stated at.
 Z_POWER = 0.8416
 
@@ -73,8 +74,10 @@ class Rule:
             raise DecisionError("a rule needs 0 < delta_min <= useful < 1 and 0 < guard < 1")
         if not (0.5 <= self.screen < 1 and all(0 < m < 1 for m in self.margins.values())):
             raise DecisionError("a rule needs 0.5 <= screen < 1 and guards between 0 and 1")
-        if not 2 <= self.n_min <= self.n_max:
-            raise DecisionError("a rule needs 2 <= n_min <= n_max")
+        if not 2 <= self.n_min <= self.n_max <= MOST_BLOCKS:
+            raise DecisionError(f"a rule needs 2 <= n_min <= n_max <= {MOST_BLOCKS}")
+        if not (0 < self.alpha_band < 1 and abs(self.futility_t) < math.inf):
+            raise DecisionError("a rule needs 0 < alpha_band < 1 and a finite futility_t")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from flywheel.box.clock import count
 from flywheel.report import plots
+from flywheel.report.frame import frame
 from flywheel.width import analysis, calibration
 from flywheel.width.analysis import Ceilings, Choice, Position, PromptWidths
 from flywheel.width.calibration import Calibration
@@ -88,7 +90,8 @@ def _caveats(evidence: Evidence) -> Iterator[str]:
             "was sure, so what is said of a fixed width is at best a bound"
         )
     if len(evidence.prompts) < 8:
-        yield f"{len(evidence.prompts)} prompts: best widths by prompt say nothing of others"
+        counted = count(len(evidence.prompts), "prompt")
+        yield f"{counted}: best widths by prompt say nothing of others"
 
 
 def lines(page: WidthPage) -> Iterator[tuple[str, str]]:
@@ -176,18 +179,21 @@ def _calibration_lines(found: Calibration | None) -> Iterator[tuple[str, str]]:
 
 def section(page: WidthPage) -> str:
     """The page as an HTML fragment, with its plots as inline SVG."""
-    parts = [f"<h2>Widths: {escape(page.label)}</h2>"]
-    parts.append(plots.bars(
-        "cost of a step by rows",
-        [(f"C({rows})", ms, f"{ms:.3g} ms") for rows, ms in page.step_ms],
-    ))
-    parts.append(plots.bars(
-        "accepted by position, of the rounds that got there",
-        [(str(p.position), p.share, f"{p.share * 100:.0f} %") for p in page.positions], top=1.0,
-    ))
-    parts += [by_width(page)[1], by_score(page)[1]]
+    cost, accepted = "cost of a step by rows", "accepted by position, of the rounds that got there"
+    drawn = (
+        (cost, plots.bars(cost, [(f"C({rows})", ms, f"{ms:.3g} ms") for rows, ms in page.step_ms])),
+        (accepted, plots.bars(
+            accepted,
+            [(str(p.position), p.share, f"{p.share * 100:.0f} %") for p in page.positions], top=1.0,
+        )),
+        by_width(page), by_score(page),
+    )  # fmt: skip
+    figures = "".join(
+        f"<figure><figcaption><b>{escape(title.capitalize())}</b></figcaption>{plot}</figure>"
+        for title, plot in drawn if plot
+    )
     rows = "".join(f"<dt>{escape(h)}</dt><dd>{escape(t)}</dd>" for h, t in lines(page))
-    return f"<section>{''.join(parts)}<dl>{rows}</dl></section>"
+    return f'<section><div class="plots">{figures}</div><dl>{rows}</dl></section>'
 
 
 def by_width(page: WidthPage) -> tuple[str, str]:
@@ -208,18 +214,6 @@ def by_score(page: WidthPage) -> tuple[str, str]:
 
 
 def html(page: WidthPage) -> str:
-    """The fragment as a page of its own: nothing fetched, light and dark."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(page.label)}</title><style>{_STYLE}</style></head>"
-        f"<body>{section(page)}</body></html>\n"
-    )
-
-
-_STYLE = """
-:root{color-scheme:light dark}body{margin:0 auto;max-width:60rem;padding:1rem;
-font:15px/1.5 system-ui,sans-serif}svg{width:100%;height:auto;font:12px system-ui,sans-serif}
-svg text{fill:currentColor}.bar{fill:#5b8fc7}.axis{stroke:#808790}
-dl{display:grid;grid-template-columns:6rem 1fr;gap:.1rem .8rem}dt{opacity:.7}dd{margin:0}
-"""
+    """The fragment as a page of its own: nothing fetched, light and dark, phone and paper."""
+    title = f"Widths: {page.label}"
+    return frame(title, f"<header><h1>{escape(title)}</h1></header>{section(page)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import pytest
 from servers import HERE, Running, started
 
 ASSETS = HERE.parents[1] / "engine" / "assets" / "tiny-v4"
-sys.path.insert(0, str(HERE.parent / "cpu"))
-sys.path.append(str(HERE.parent / "unit"))  # for its browser
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +18,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded checkpoint where its weights are there, else a random one."""
     if (ASSETS / "model.safetensors").exists():
         return ASSETS
-    from checkpoints import QUICK, random_checkpoint
+    from checkpoints import QUICK, random_checkpoint  # torch, only where it is needed
 
     vocabulary = {"vocab_size": 4096, "dspark_noise_token_id": 9}
     folder = random_checkpoint(tmp_path_factory.mktemp("checkpoint"), QUICK | vocabulary)

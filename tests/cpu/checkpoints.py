@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from engine.config import EngineConfig
 from engine.formats import encode_fp8, encode_mxfp4
 from engine.geometry import Geometry
+
+Configure = Callable[..., EngineConfig]
+"""The fixture `configure`: fields of an engine's configuration, on one thread."""
 
 _FP8 = re.compile(
     r"attn\.(wq_a|wq_b|wkv|wo_a|wo_b)\.weight$|indexer\.wq_b\.weight$"

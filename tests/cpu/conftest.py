@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import checkpoints
 import pytest
 import torch
+from checkpoints import Configure
 
 from engine.config import EngineConfig
 from engine.engine import Engine
@@ -21,8 +22,6 @@ GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "tiny-random"
 TINY = ASSETS / "tiny-v4"
 
 torch.set_num_threads(1)
-
-Configure = Callable[..., EngineConfig]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
+from checkpoints import Configure
 
-from engine.config import EngineConfig
 from engine.engine import Commit, Engine
 from engine.errors import PromptError
 from engine.sampling import Sampler, Sampling
 from engine.torch_backend import prefill
 
-Configure = Callable[..., EngineConfig]
 PROMPT = [7, 8, 9, 10, 11]
 SAMPLINGS = [
     Sampling(frequency_penalty=1.5, presence_penalty=0.5),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
+from checkpoints import Configure
 from test_row_independence import VARIANTS, named
 
 from engine.batch import Batch, Generation
-from engine.config import EngineConfig
 from engine.engine import Commit, Engine
 from engine.errors import ContextOverflow, EngineError, NumericsError, PromptError
 from engine.independence import sequences_are_independent
@@ -19,7 +19,6 @@ from engine.model import Backbone
 from engine.sampling import Constraint, Sampling
 from engine.torch_backend import own, prefill
 
-Configure = Callable[..., EngineConfig]
 CHUNK = 32
 TEXT = [(i * i * 7 + i * 3) % 240 + 2 for i in range(700)]
 

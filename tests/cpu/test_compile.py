@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from checkpoints import Configure
 
-from engine.config import CHOICES, EngineConfig
+from engine.config import CHOICES
 from engine.engine import Engine
 from engine.errors import ConfigError
-
-Configure = Callable[..., EngineConfig]
 
 PROMPT = [(i * 37 + i * i) % 249 for i in range(21)]
 

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from checkpoints import Configure
 from script import Script
 
 from engine import engine as engine_module
-from engine.config import EngineConfig
 from engine.engine import Commit, Engine
 from engine.model import Backbone
-
-Configure = Callable[..., EngineConfig]
 
 EOS = 1
 PROMPT = [7, 8, 9, 10, 11]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import Configure
 from scipy import stats
 
-from engine.config import EngineConfig
 from engine.engine import Commit, Engine
 from engine.sampling import Sampling
-
-Configure = Callable[..., EngineConfig]
 
 WIDTHS = (1, 2, 3, 4, 5)
 POLICIES: dict[str, dict[str, Any]] = {

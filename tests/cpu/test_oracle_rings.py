@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from conftest import Configure
+from checkpoints import Configure
 from torch import Tensor
 from torch.nn.functional import linear
 

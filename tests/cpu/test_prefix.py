@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import checkpoints
 import pytest
 import torch
+from checkpoints import Configure
 
-from engine.config import EngineConfig
 from engine.engine import Commit, Engine
 from engine.sampling import Sampling
 from engine.torch_backend import prefill
 
-Configure = Callable[..., EngineConfig]
 CHUNK = 32
 TEXT = [(i * i * 7 + i * 3) % 240 + 2 for i in range(700)]
 # Around multiples of 4, of the chunk, of 128 and of the ring (136), and right after them.

@@ -12,6 +12,7 @@ from typing import Any
 import checkpoints
 import pytest
 import torch
+from checkpoints import Configure
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -28,7 +29,6 @@ from engine.errors import (
 )
 from engine.geometry import Geometry
 
-Configure = Callable[..., EngineConfig]
 Disk = dict[str, Tensor]
 
 

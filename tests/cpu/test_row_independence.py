@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from checkpoints import Configure
 from torch import Tensor
 
 from engine import model
-from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import ConfigError
 from engine.independence import rows_are_independent
 from engine.torch_backend import prefill
-
-Configure = Callable[..., EngineConfig]
 
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import checkpoints
 import pytest
 import torch
+from checkpoints import Configure
 from script import Script
 
-from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.state import TILE, State
@@ -26,8 +25,6 @@ JUNK = [(i * 29 + 101) % 249 for i in range(TILE)]
 STARTS = [*range(140), *range(246, 258)]
 # Around the first emission, the edge of the sliding window and the windows of 128.
 EDGES = [*range(10), *range(14, 22), *range(119, 129), *range(247, 257)]
-
-Configure = Callable[..., EngineConfig]
 
 
 @torch.inference_mode()

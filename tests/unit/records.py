@@ -16,10 +16,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from flywheel.ledger import models, store, views
+from flywheel.ledger import attempts, models, store, views
+from flywheel.ledger.rows import PatchRow
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever, canonical, fingerprint
 from flywheel.loop import judge, plan, planned
+from flywheel.patch import record as patch_record
 from flywheel.run.manifest import Manifest, engine_config
 from flywheel.run.parse import parse
 from flywheel.run.record import (
@@ -40,6 +42,7 @@ from flywheel.run.record import (
     StepCost,
     SuiteRef,
 )
+from flywheel.sweep import Sweep
 
 # No test pulls the plug, and waiting for the disk is most of a small ledger's time.
 store.SYNCHRONOUS = "OFF"
@@ -343,6 +346,15 @@ def drive(
     raise AssertionError("the plan never stopped")
 
 
+def an_attempt(ledger: Ledger) -> None:
+    """A proposer was asked, and a sweep came of it."""
+    attempts.record(
+        ledger, "thinker", "answered", "one of one", phase=None, verdicts=[{"admitted": True}],
+        admitted=[Sweep("s", "depth", "c", "f", 0.01, values=(1, 2))], transcript="t.json",
+        sha256="0", wall_s=1.0, now_utc=NOW,
+    )  # fmt: skip
+
+
 def a_head(ledger: Ledger) -> None:
     """A head that was measured, put into service and broke there; its rows, without its files."""
     with ledger.transaction() as writer:
@@ -365,7 +377,16 @@ def a_head(ledger: Ledger) -> None:
         )
 
 
+def a_patch(ledger: Ledger) -> None:
+    """A patch that was gated."""
+    with ledger.transaction() as writer:
+        variant = writer.connection.execute(select(models.variant.c.id)).scalars().first()
+    row = PatchRow("p", str(variant), "admitted", HEX, "diff", "base", "revision", HEX,
+                   HEX, {}, NOW)  # fmt: skip
+    patch_record.enter(ledger, row)
+
+
 __all__ = [
-    "NOW", "World", "a_head", "drive", "lever", "manifest_of", "play", "record", "replace",
-    "text_of",
+    "NOW", "World", "a_head", "a_patch", "drive", "lever", "manifest_of", "play", "record",
+    "replace", "text_of",
 ]

@@ -32,6 +32,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("run",), ("report",), ("serve",), ("status",), ("attach",), ("stop",),
         ("resume",), ("doctor",), ("best",),
         ("levers", "list"), ("levers", "show"), ("levers", "add"),
+        ("levers", "propose"), ("levers", "attempts"), ("report", "tally"),
         ("ledger", "rebuild"), ("ledger", "verify"),
     ],
 )  # fmt: skip
@@ -53,6 +54,9 @@ def test_every_command_explains_itself_with_an_example(
         (("run", "--budget-hours", "soon"), 2, "budget-hours"),
         (("run", "--window", "late", "--suite", "s"), 2, "HH:MM-HH:MM"),
         (("run", "--only", "nobody"), 2, "no lever named nobody"),
+        (("run", "--proposer", "'open"), 2, "is no command line"),
+        (("run", "--proposer", "a=x", "--proposer", "a=y"), 2, "two proposers are named a"),
+        (("run", "--proposer", "x", "--proposer-env", "NO_SUCH"), 2, "NO_SUCH, which is not set"),
         (("run", "--suite", "nowhere.json"), 2, "no readable suite"),
         (("run", "--ledger", "no/where/ledger.db"), 2, "does not exist"),
         (("report",), 2, "there is no ledger"),

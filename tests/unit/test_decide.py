@@ -164,7 +164,9 @@ def test_bad_input_raises_and_never_promotes() -> None:
     with pytest.raises(StatisticsError):
         verdict(0.1, math.nan)
     assert verdict(blocks=()).ending is None
-    for bad in ({"delta_min": 0.0}, {"useful": 0.001}, {"n_min": 1}, {"n_max": 1}, {"guard": 0.0}):
+    for bad in ({"delta_min": 0.0}, {"useful": 0.001}, {"n_min": 1}, {"n_max": 1}, {"guard": 0.0},
+                {"n_max": 1001}, {"alpha_band": 0.0}, {"alpha_band": 1.0}, {"alpha_band": math.nan},
+                {"futility_t": math.nan}, {"futility_t": -math.inf}):  # fmt: skip
         with pytest.raises(DecisionError):
             Rule(**bad)
 

@@ -79,6 +79,8 @@ def test_an_unmeasured_head_has_no_verdict() -> None:
         (table(head("a", float("inf"), "baseline")), "impossible_rate"),
         (table(head("a", -3.0, "baseline")), "impossible_rate"),
         (table(head("a", 9.0, "baseline")), "impossible_rate"),
+        (table(head("\ud800", 3.0, "baseline")), "not_a_table"),
+        (table(head("a", 3.0, "x"), per_category={"columns": ["\ud800@6 tau"]}), "not_a_table"),
         (table(head("a", 3.0, "x")).replace("3.0", "1e999999999"), "impossible_rate"),
         (table(head("a", 3.0, "x")).replace("3.0", "1" * 5000), "impossible_rate"),
         (table(head("a", 3.0, "baseline"), head("a", 3.1, "refused")), "duplicate_arm"),
@@ -130,3 +132,8 @@ def test_a_release_needs_promotion_floors_and_a_held_out_control() -> None:
     assert "not promoted" in release.against_release(tie, kept, Fraction())[0]
     assert "not measured" in release.against_release(good, kept, None)[0]
     assert "REGRESSED" in release.against_release(good, kept, Fraction("-1.378"))[0]
+
+
+def test_a_table_on_one_long_line_is_read() -> None:
+    text = table(head("a", 3.0, "baseline"), head("b", 3.5, "promoted"), note="n" * 300_000)
+    assert reading.reread("arms", "a.json", text.encode()).ok

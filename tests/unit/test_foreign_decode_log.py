@@ -117,6 +117,8 @@ def test_one_changed_place_is_one_reason(before: str, after: str, wanted: str) -
         (lambda t: t.replace("\n", "\r\n"), "line_ends"),
         (lambda t: t + "\udcff\n", "not_utf8"),
         (lambda t: t[:-1], "cut_line"),
+        (lambda t: t.replace("\n", "\n\0\0\0\n", 1), "malformed_line"),
+        (lambda t: t.replace("weights somewhere", "weights \0somewhere"), "malformed_line"),
         (lambda t: t + t, "out_of_order"),
         (lambda t: t + "x" * 70_000 + "\n", "malformed_line"),
         (lambda t: t.replace("-> token 11111", "-> token " + "1" * 5000), "malformed_line"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,10 +209,65 @@ def test_a_newer_reader_adds_a_reading_and_keeps_the_old_one(
     found = reading.read(folder / "good.log")
     with ledger.transaction() as writer:
         assert history.append(writer, found, NOW) == "added"
-    monkeypatch.setattr(history, "READER_VERSION", 2)
+    newer = reading.READER_VERSION + 1
+    monkeypatch.setattr(history, "READER_VERSION", newer)
     with ledger.transaction() as writer:
         assert history.append(writer, found, NOW) == "read again"
     with ledger.reading() as connection:
-        assert [i.reader for i in history.imported(connection)] == [2]
+        assert [i.reader for i in history.imported(connection)] == [newer]
     ledger.close()
     assert rows(folder / "l.db")["foreign_reading"] == 2
+
+
+def test_a_table_that_was_refused_leaves_the_ledger_whole(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = (folder / "arms.json").read_bytes()
+    (folder / "dos.json").write_bytes(table.replace(b", ", b",\r\n"))
+    status, told = run(capsys, "arms", folder / "dos.json", "--ledger", folder / "l.db")
+    assert (status, told["files"][0]["reasons"][0]["code"]) == (1, "line_ends")
+    assert cli.main(["ledger", "verify", "--ledger", str(folder / "l.db")]) == 0
+
+
+def test_a_ledger_of_imports_alone_is_read_again_by_rebuild(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = folder / "l.db"
+    words = ["ledger", "rebuild", "--ledger", str(ledger)]
+    run(capsys, "dsv4-log", folder / "good.log", folder / "cut.log", "--ledger", ledger)
+    assert cli.main(words) == 0
+    assert "2 imported files\nthe same readings" in capsys.readouterr().out
+    assert cli.main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["same"], told["imported"], told["best"]) == (True, 2, None)
+    Ledger.open(folder / "empty.db").close()
+    assert cli.main([*words[:-1], str(folder / "empty.db")]) == 1
+
+
+def test_one_file_that_is_not_there_keeps_all_of_them_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, told = run(capsys, "dsv4-log", folder / "good.log", folder / "typo.log", "--ledger",
+                       folder / "l.db")  # fmt: skip
+    assert status == 2
+    assert "typo.log cannot be read" in told["error"]
+    assert not (folder / "l.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("bend", "said"),
+    [
+        (gzip.compress, "it is compressed (gzip): unpack it first"),
+        (lambda raw: raw.decode().encode("utf-16"), "it is UTF-16"),
+        (lambda raw: b"\xef\xbb\xbf" + raw, "it begins with a byte order mark"),
+        (lambda raw: b"SQLite format 3\0" + raw, "it is a ledger or another database"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_by_its_kind(
+    bend: Callable[[bytes], bytes], said: str, folder: Path
+) -> None:
+    for name, read in (("good.log", reading.read), ("arms.json", reading.read_arms)):
+        (folder / "bent").write_bytes(bend((folder / name).read_bytes()))
+        found = read(folder / "bent")
+        assert not found.recognised
+        assert found.reasons[0].detail.startswith(said)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from foreign_logs import import_history
-from records import NOW, World, a_head, drive, lever
+from records import NOW, World, a_head, a_patch, an_attempt, drive, lever
 
 from flywheel.errors import LedgerError, LedgerVersionError
 from flywheel.ledger import halts, models, phases, steering, takeovers, views
@@ -46,8 +46,10 @@ def filled(ledger: Ledger) -> Ledger:
     steering.steer(ledger, lever(), "deferred", "later", now_utc=NOW)
     phases.enter(ledger, "exhaust", "dry", (), now_utc=NOW)
     phases.profiled(ledger, {}, {}, "head", [(lever("new", {"n": 1}), "head")], now_utc=NOW)
+    an_attempt(ledger)
     import_history(ledger, NOW)
     a_head(ledger)
+    a_patch(ledger)
     return ledger
 
 

@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 from foreign_logs import import_history
-from records import NOW, World, a_head, drive, lever, manifest_of, record, text_of
+from records import (
+    NOW,
+    World,
+    a_head,
+    a_patch,
+    an_attempt,
+    drive,
+    lever,
+    manifest_of,
+    record,
+    text_of,
+)
 
 from flywheel.errors import LedgerError
 from flywheel.ledger import evidence, halts, integrity, models, phases, steering, takeovers, views
@@ -64,6 +75,8 @@ def test_no_row_is_replaced(ledger: Ledger, table: str) -> None:
     phases.enter(ledger, "exhaust", "dry", (), now_utc=NOW)
     phases.profiled(ledger, {}, {}, "head", [(lever("new", {"n": 1}), "head")], now_utc=NOW)
     a_head(ledger)
+    an_attempt(ledger)
+    a_patch(ledger)
     import_history(ledger, NOW)
     again = f"INSERT OR REPLACE INTO {table} SELECT * FROM {table} LIMIT 1"
     refused(ledger, again, "append-only")

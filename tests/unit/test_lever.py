@@ -21,7 +21,8 @@ def test_identity_is_the_change_and_not_the_name() -> None:
     a = lever("a", {"threads": 2})
     assert a.identity == lever("b", {"threads": 2}, claim="other", predicted_gain=0.1).identity
     assert a.identity != lever("a", {"threads": 3}).identity
-    assert a.identity != lever("a", {"threads": 2}, kind="patch").identity
+    diff = {"patch": "a" * 64}
+    assert lever("a", diff, kind="patch", hot=False).identity != lever("a", diff).identity
     assert a.identity != null_lever().identity
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -202,3 +203,57 @@ def test_another_screen_lets_through_what_was_turned_away_and_back_again(tmp_pat
     readjudicate(opened, lambda c: c.settings.rule, now_utc=NOW)
     assert standing() == ("rejected", "screened_out")
     opened.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"delta_min": NaN}', "NaN is no number"),
+        ('{"futility_t": -Infinity}', "-Infinity is no number"),
+        ('{"futility_t": 1e999}', "a finite futility_t"),
+        ('{"alpha_band": 0}', "0 < alpha_band < 1"),
+        ('{"alpha_band": -1}', "0 < alpha_band < 1"),
+        ('{"alpha_band": 2}', "0 < alpha_band < 1"),
+        ('{"delta_min": -0.01}', "0 < delta_min"),
+        ('{"n_max": 2000000}', "n_max <= 1000"),
+        ('{"delta_min": 0.2, "delta_min": 0.001}', "names a field twice"),
+        ('{"delta": 0.1}', "not 'delta'"),
+        ("[" * 100_000, "is not JSON"),
+        ("", "is not JSON"),
+        ('{"version": ""}', "version must be"),
+        ('{"version": "e2"}', "not a released rule's"),
+        ('{"version": "\\u001b[31m"}', "version must be"),
+        ('{"version": "\\ud800"}', "version must be"),
+    ],
+)  # fmt: skip
+def test_a_rule_file_that_is_no_rule_is_one_sentence(
+    text: str, said: str, ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = see(ledger)
+    (tmp_path / "rule.json").write_text(text)
+    words = ["readjudicate", "--rule", str(tmp_path / "rule.json")]
+    assert cli.main([*words, "--ledger", str(tmp_path / "ledger.db")]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert see(ledger) == before
+
+
+def test_a_rule_file_with_a_byte_order_mark_is_read_and_told_by_its_name_alone(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mine.json"
+    path.write_bytes(b'\xef\xbb\xbf{"delta_min": 0.2,\r\n"useful": 0.2}\r\n')
+    opened = Ledger.open(tmp_path / "l.db")
+    planned.open_campaign(opened, QUICK, start={}, box="box", now_utc=NOW)
+    rule = rule_from(str(path), {})(see(opened).campaigns[0])
+    assert (rule.delta_min, rule.version) == (0.2, f"{RULE_VERSION}, mine.json")
+
+
+def test_a_flip_says_how_many_of_the_measured_blocks_it_looked_at(ledger: Ledger) -> None:
+    readjudicate(ledger, strict, now_utc=NOW)
+    back = readjudicate(ledger, own, now_utc=NOW)
+    assert back.flips
+    for flip in back.flips:
+        looked, measured = map(int, re.search(r"after (\d+) of (\d+) blocks", flip.why).groups())
+        assert 1 <= looked <= measured

@@ -260,3 +260,19 @@ def test_levers_md_is_generated_and_deterministic(ledger: Ledger) -> None:
     assert re.search(r"\| wrong \|.*token 212", text)
     assert re.search(r"\| dead \|.*deferred after 3 void runs", text)
     assert "## Inconclusive: 0" in text
+
+
+def test_a_page_of_twenty_columns_has_no_forest_and_no_traceback(document: Document) -> None:
+    printed = on_terminal(document, 20)
+    assert "time saved" not in printed
+    assert "promoted  1" in printed
+
+
+def test_a_period_without_a_run_says_so_and_has_no_spread_of_its_own(ledger: Ledger) -> None:
+    quiet = gather(ledger, LEVERS, since_utc="2026-11-29T00:00:00Z")
+    assert quiet.notes[0].startswith("nothing ended in this period")
+    assert "within a load" not in quiet.canaries.text
+    assert "between loads" in quiet.canaries.text
+    whole = gather(ledger, LEVERS)
+    assert not any("nothing ended" in note for note in whole.notes)
+    assert "within a load" in whole.canaries.text

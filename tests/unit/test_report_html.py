@@ -10,9 +10,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from foreign_logs import log
 from records import NOW, lever
 from reports import LEVERS, finished
 
+from flywheel.cli import app as cli
+from flywheel.ledger.store import Ledger
 from flywheel.loop import planned
 from flywheel.report import glyphs, html, plots
 from flywheel.report.document import Document, Row
@@ -230,3 +233,34 @@ def test_runs_of_an_earlier_campaign_are_named_without_a_dead_link(tmp_path: Pat
     assert {link.removeprefix("#") for link in links if link} <= ids
     assert "<circle" in page
     assert "Runs 0" not in page
+
+
+def test_a_ledger_of_imports_alone_gives_a_page_that_says_what_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = tmp_path / "<img src=x onerror=alert(1)>.log"
+    hostile.write_text(log())
+    (tmp_path / "cut.log").write_text(log(end=False))
+    ledger = ["--ledger", str(tmp_path / "l.db")]
+    assert cli.main(["import", "dsv4-log", str(hostile), str(tmp_path / "cut.log"), *ledger]) == 1
+    assert cli.main(["report", "--html", str(tmp_path / "page.html"), *ledger]) == 0
+    assert "no campaign of ours yet" in capsys.readouterr().out
+    page = (tmp_path / "page.html").read_text()
+    tree = Tree(page)
+    assert tree.open == []
+    assert "img" not in {t for t, _ in tree.tags}
+    assert "default-src 'none'" in page
+    assert "Imported 1 decode log, 1 refused" in page
+    assert "&lt;img src=x onerror=alert(1)&gt;.log" in page
+    assert "refused: no_end" in page
+    assert cli.main(["report", "--since", "zzz", *ledger]) == 2
+
+
+def test_a_ledger_of_nothing_gives_no_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Ledger.open(tmp_path / "l.db").close()
+    page = tmp_path / "page.html"
+    assert cli.main(["report", "--html", str(page), "--ledger", str(tmp_path / "l.db")]) == 1
+    assert "no campaign yet" in capsys.readouterr().err
+    assert not page.exists()

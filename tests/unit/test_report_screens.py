@@ -6,10 +6,11 @@ from pathlib import Path
 
 import chromium
 import pytest
+from foreign_logs import log, suite
 from records import lever
 from reports import LEVERS, committed, finished
 
-from flywheel.cli import levers as cli_levers
+from flywheel.cli import app as cli, levers as cli_levers
 from flywheel.ledger.store import Ledger
 from flywheel.report import html
 from flywheel.report.gather import gather
@@ -69,3 +70,19 @@ def test_a_link_to_a_log_line_unfolds_it(page: str, tmp_path: Path) -> None:
         for told in chromium.layout(page, [360, 1280], tmp_path, at=place):
             assert told["target"] == place
             assert told["seen"], told
+
+
+def test_a_page_of_imports_and_a_page_of_widths_fit_a_phone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, ledger = f"{LONG}.log", ["--ledger", str(tmp_path / "l.db")]
+    (tmp_path / name).write_text(log(suite((6, 3))))
+    assert cli.main(["import", "dsv4-log", str(tmp_path / name), *ledger]) == 0
+    assert cli.main(["report", "--html", str(tmp_path / "a.html"), *ledger]) == 0
+    words = ["report", "width", "--imported", name, "--html", str(tmp_path / "b.html")]
+    assert cli.main([*words, *ledger]) == 0
+    assert "Cost of a step by rows</b></figcaption>" in (tmp_path / "b.html").read_text()
+    for made in ("a.html", "b.html"):
+        for told in chromium.layout((tmp_path / made).read_text(), [320], tmp_path):
+            assert told["scroll"] <= told["width"], told
+            assert told["wide"] == [], told

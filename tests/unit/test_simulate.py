@@ -6,7 +6,9 @@ Seeds are fixed and campaigns few; the long study is in docs/measurements/simula
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,3 +253,60 @@ def test_the_ordering_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert body["command"].endswith("--ordering --campaigns 2 --seed 1")
         assert program.main(["--ordering", "--campaigns", "1"]) == 0
     assert "1 queue a row" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("bend", "said"),
+    [
+        (lambda body: body.update(rows=[]), "it has no row"),
+        (lambda body: body.pop("rows"), "it has no 'rows'"),
+        (lambda body: body["rows"][0].update(false="a"), "false must be a finite number"),
+        (lambda body: body["rows"][0].update(true_gain=float("nan")), "true_gain must be a finite"),
+        (lambda body: body["rows"][0].update(truth="zzz"), "'zzz' is no kind of truth"),
+        (lambda body: body["rows"][0].update(rule=3), "rule must be text"),
+    ],
+)
+def test_a_study_of_other_figures_is_not_drawn(
+    bend: Callable[[dict[str, Any]], object], said: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    body = json.loads(FULL.read_text())
+    bend(body)
+    (tmp_path / "study.json").write_text(json.dumps(body))
+    assert program.main(["--from", str(tmp_path / "study.json"), "--docs", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / page.POWER).exists()
+
+
+def test_the_folder_for_pictures_is_made(tmp_path: Path) -> None:
+    assert program.main(["--from", str(FULL), "--docs", str(tmp_path / "a" / "b")]) == 0
+    assert (tmp_path / "a" / "b" / page.CLAIMS).read_text().startswith("<svg")
+
+
+def test_a_page_without_a_place_for_the_table_is_known_before_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "study", lambda *_, **__: pytest.fail("it ran"))
+    (tmp_path / page.PAGE).write_text("no marks")
+    assert program.main(["--docs", str(tmp_path)]) == 2
+    assert "no place for the table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["--campaigns", "9" * 20], ["--campaigns", "10001"], ["--processes", "9999"]]
+)
+def test_more_campaigns_than_fit_the_memory_are_not_begun(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        program.main(words)
+    assert end.value.code == 2
+    assert "is no count from 1 to" in capsys.readouterr().err
+
+
+def test_nothing_to_shuffle_is_told_as_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Ledger.open(tmp_path / "l.db").close()
+    assert program.main(["--permute", str(tmp_path / "l.db"), "--campaigns", "1"]) == 0
+    assert "no verdict of this ledger can be shuffled" in capsys.readouterr().out

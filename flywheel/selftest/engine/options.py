@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--release", type=Path, help="the file that releases it: beside the log")
     made.add_argument("--witness", type=Path, help="append a line here at every start and seal")
     made.add_argument("--source", type=Path, help="the file that passes for the engine's source")
+    made.add_argument("--speed", type=Path, help="a file whose FACTOR = X makes it slower by that")
     made.add_argument("--old-log", type=Path, help="a log of an older run, for replays")
     made.add_argument("--signal", type=int, default=0, help="the signal of the fault 'signal'")
     made.add_argument("--bytes", type=int, default=0, help="a size for the fault that needs one")

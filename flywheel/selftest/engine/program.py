@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,21 @@ def folder_sha(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+def code_sha(root: Path) -> str:
+    """The hash that the measuring program takes of the code below a folder."""
+    digest = hashlib.sha256()
+    for package in ("engine", "kernels"):
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def speed_in(file: Path) -> float:
+    """The FACTOR that a file of the code sets; 1 where it sets none."""
+    found = re.search(r"^FACTOR = ([0-9.]+)$", file.read_text(), re.MULTILINE)
+    return float(found[1]) if found else 1.0
+
+
 class Program:
     """One load: its arms share it and take turns."""
 
@@ -75,6 +91,7 @@ class Program:
         self.written = dict.fromkeys(COUNTED, 0)
         self.tokens = self.rounds = 0
         self.planned = self._planned()
+        self.speed = 1.0 if args.speed is None else speed_in(args.speed)
 
     def _concerned(self) -> bool:
         """Whether the fault is meant for this run."""
@@ -174,11 +191,15 @@ class Program:
                   rss_bytes=10_000_000, mem_available_bytes=8_000_000_000)  # fmt: skip
 
     def source_sha(self) -> str:
-        """The hash of what passes for the engine's source."""
+        """The hash of what passes for the engine's source: its folder's code, where arms ask."""
+        if any(arm.get("source_sha256") for arm in self.config["arms"]):
+            return code_sha(Path.cwd())
         return file_sha(self.args.source or __file__)
 
     def _arm(self, arm: dict[str, Any]) -> dict[str, Any]:
         effective = self.effective[arm["name"]]
+        if arm.get("source_sha256"):
+            effective = {**effective, "source": self.source}
         return {
             "name": arm["name"], "requested": arm["config"], "effective": effective,
             "fingerprint": canonical_sha(effective),
@@ -212,6 +233,7 @@ class Program:
             field, _, value = change.partition("=")
             if str(self.effective[arm].get(field)) == value:
                 factor *= float(amount)
+        factor *= self.speed
         return max(1, int((tokens - 1) * self.args.ms * 1e6 * factor / tau * 2))
 
     def _generation(self, arm: str, prompt: str, ns: int) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""`python -m engine.fields --json`: every field of the configuration, for whoever proposes a value.
+
+No model is loaded, and nothing of it: the answer is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine import config
+from engine.config import CHOICES, OF_TORCH, OF_TRITON, RANGES, TILES, EngineConfig
+
+_REMARK = re.compile(r"^    (?P<name>\w+): \w+ = [^#]+  # (?P<said>.+)$", re.MULTILINE)
+
+
+def fields() -> dict[str, dict[str, Any]]:
+    """Field name to its default, its choices or range, the one backend it is of, and a remark."""
+    said = {m["name"]: m["said"] for m in _REMARK.finditer(_source())}
+    return {f.name: _told(f, said.get(f.name, "")) for f in dataclasses.fields(EngineConfig)}
+
+
+def _told(one: dataclasses.Field[Any], said: str) -> dict[str, Any]:
+    told: dict[str, Any] = {"default": one.default, "said": said}
+    if one.name in CHOICES:
+        told["choices"] = list(CHOICES[one.name])
+    if one.name in RANGES:
+        told["range"] = list(RANGES[one.name])
+    if one.name in TILES:
+        told["form"] = "part=number,part=number; parts are columns, stages, warps, splits and such"
+    for backend, names in (("torch", OF_TORCH), ("triton", OF_TRITON)):
+        if one.name in names:
+            told["backend"] = backend
+    return told
+
+
+def _source() -> str:
+    """The configuration's own text: its remarks are what a person reads there."""
+    return Path(config.__file__).read_text(encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print them."""
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.fields", description="Every field of the engine's configuration.",
+        epilog="Example: python -m engine.fields --json",
+    )
+    parser.add_argument("--json", action="store_true", help="One JSON object on stdout.")
+    found = fields()
+    if parser.parse_args(arguments).json:
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        return 0
+    with contextlib.suppress(BrokenPipeError):
+        _print(found)
+    return 0
+
+
+def _print(found: dict[str, dict[str, Any]]) -> None:
+    for name, told in found.items():
+        takes = told.get("choices") or told.get("range") or told.get("form") or ""
+        sys.stdout.write(f"{name} = {told['default']!r}  {takes}  {told['said']}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

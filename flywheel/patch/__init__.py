@@ -1,0 +1,1 @@
+"""Patches as levers: read, admitted, kept in worktrees of their own, gated, compared, recorded."""

@@ -1,0 +1,161 @@
+"""A patched engine against the incumbent, over the same prompts: every way to be wrong. Pure.
+
+Tokens are compared one and all. Whoever gives the right tokens may still have cheated: by knowing
+them from an earlier time, or from the suite. Such an engine is another the second time, or is fast
+for nobody but the suite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flywheel.patch.prompts import FRESH, SUITE
+from flywheel.run.record import Plain, Point, RunRecord
+from flywheel.statistics.block import CANDIDATE, INCUMBENT
+
+# How much of its time an engine may lose from the first to the second time, as against the
+# incumbent, before it must have remembered; and how much faster it may be on the suite alone.
+# A remembered answer takes next to no time, so there is room for the noise of one load; rounds are
+# counted, and have none but that of the prompts.
+REMEMBERS = math.log(0.6)
+SUITE_ONLY_TIME = math.log(0.6)
+SUITE_ONLY_ROUNDS = math.log(0.75)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """One way in which a patch is caught: a word for it, and a sentence."""
+
+    word: str
+    sentence: str
+
+
+def outputs(incumbent: Sequence[RunRecord], candidate: Sequence[RunRecord]) -> tuple[Wrong, ...]:
+    """Where the candidate's loads gave other tokens than the incumbent's first one."""
+    known = _answers(incumbent[0])
+    found = []
+    for record in candidate:
+        entries: tuple[Plain | Point, ...] = (*record.plains, *record.points)
+        for entry in entries:
+            if (told := known.get(entry.prompt)) is not None and (
+                wrong := _different(told, entry)
+            ) is not None:
+                found.append(wrong)
+    return tuple(found)
+
+
+def remembered(incumbent: RunRecord, candidate: RunRecord) -> tuple[Wrong, ...]:
+    """Signs that the candidate knew a prompt when it saw it again."""
+    found = []
+    for (arm, prompt), points in _repeats(candidate).items():
+        first, *later = points
+        for point in later:
+            if _way(point) != _way(first):
+                said = (
+                    f"prompt {prompt}, arm {arm}: {point.rounds} rounds the second time, "
+                    f"{first.rounds} the first"
+                )
+                found.append(Wrong("remembers", said))
+    change = _second_time(candidate) - _second_time(incumbent)
+    if change < REMEMBERS:
+        said = (
+            f"the second time takes {math.exp(change):.2f} of the first, as against the incumbent's"
+        )
+        found.append(Wrong("remembers", said))
+    return tuple(found)
+
+
+def suite_only(incumbent: RunRecord, candidate: RunRecord) -> tuple[Wrong, ...]:
+    """Whether the candidate is faster, or drafts better, on the suite's own prompts alone."""
+    found = []
+    for what, cost, least in (
+        ("time per token", _decode_ns, SUITE_ONLY_TIME),
+        ("rounds per token", _rounds, SUITE_ONLY_ROUNDS),
+    ):
+        mine, theirs = _suite_over_fresh(candidate, cost), _suite_over_fresh(incumbent, cost)
+        if mine is not None and theirs is not None and mine - theirs < least:
+            said = (
+                f"{what} falls to {math.exp(mine - theirs):.2f} on the suite's prompts as against "
+                "new ones"
+            )
+            found.append(Wrong("suite_only", said))
+    return tuple(found)
+
+
+def block(records: Sequence[RunRecord]) -> str | None:
+    """What the patched loads of a cold block give that the incumbent's do not; None: the same."""
+    mine, theirs = (
+        [r for r in records if r.header.plan.arms == (arm,)] for arm in (INCUMBENT, CANDIDATE)
+    )
+    if not mine or not theirs:
+        return None
+    found = [*outputs(mine, theirs)]
+    found += [wrong for one in theirs for wrong in remembered(mine[0], one)]
+    return f"{found[0].word}: {found[0].sentence}" if found else None
+
+
+def _answers(record: RunRecord) -> dict[str, Plain]:
+    return {plain.prompt: plain for plain in record.plains}
+
+
+def _different(told: Plain, entry: Plain | Point) -> Wrong | None:
+    if entry.tokens_sha256 == told.tokens_sha256 and entry.tokens == told.tokens:
+        return None
+    way = "speculative" if isinstance(entry, Point) else "plain"
+    place = f"prompt {entry.prompt} ({entry.prompt_tokens} tokens), {way} decode"
+    if entry.tokens > told.tokens:
+        return Wrong("longer", f"{place}: {entry.tokens} tokens, the incumbent's {told.tokens}")
+    if entry.tokens < told.tokens:
+        return Wrong("shorter", f"{place}: {entry.tokens} tokens, the incumbent's {told.tokens}")
+    if isinstance(entry, Plain) and entry.distinct_4gram < told.distinct_4gram / 2:
+        said = f"{entry.distinct_4gram:.2f} of its 4-grams are distinct, of the incumbent's "
+        return Wrong("degenerate", f"{place}: {said}{told.distinct_4gram:.2f}")
+    return Wrong("different", f"{place}: other tokens than the incumbent's")
+
+
+def _repeats(record: RunRecord) -> Mapping[tuple[str, str], list[Point]]:
+    found: dict[tuple[str, str], list[Point]] = defaultdict(list)
+    for point in record.points:
+        found[point.arm, point.prompt].append(point)
+    return {key: sorted(points, key=lambda p: p.repeat) for key, points in found.items()}
+
+
+def _way(point: Point) -> tuple[object, ...]:
+    """Everything about a generation that an engine without a memory does again."""
+    return point.rounds, point.offered_by_position, point.accepted_by_position, point.max_committed
+
+
+def _second_time(record: RunRecord) -> float:
+    """Log of the time of all second times over that of all first times; 0 where there are none.
+
+    The first prompt is left out, for it was warmed up.
+    """
+    warm = record.header.plan.prompts[0]
+    pairs = [ps for (_, prompt), ps in _repeats(record).items() if prompt != warm and len(ps) > 1]
+    first, last = (sum(ps[place].decode_ns for ps in pairs) for place in (0, -1))
+    return math.log(last / first) if first and last else 0.0
+
+
+def _decode_ns(point: Point) -> int:
+    return point.decode_ns
+
+
+def _rounds(point: Point) -> int:
+    return point.rounds
+
+
+def _suite_over_fresh(record: RunRecord, cost: Callable[[Point], int]) -> float | None:
+    """Log cost per token on the suite's prompts over that on fresh ones; None without both."""
+    sums = {FRESH: [0, 0], SUITE: [0, 0]}
+    for point in record.points:
+        kind = point.prompt.partition("/")[0]
+        if kind in sums and point.tokens > 1:
+            sums[kind][0] += cost(point)
+            sums[kind][1] += point.tokens - 1
+    if any(0 in pair for pair in sums.values()):
+        return None
+    (a, b), (c, d) = sums[SUITE], sums[FRESH]
+    return math.log(a * d) - math.log(b * c)

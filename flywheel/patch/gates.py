@@ -1,0 +1,78 @@
+"""What a patch has to pass before anything is measured, and in which order. Data and pure choice.
+
+Processor before device, cheap before dear: its syntax (`admission`), the tests of what it touches,
+those on the device, then its output beside the incumbent's (`prompts`, `compare`). The tests are
+the incumbent's own, since no patch may touch them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+PYTEST = (
+    sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m",
+    "not night and not slow",
+)  # fmt: skip
+# Kernels run under Triton's interpreter where there is no device.
+INTERPRETED = ("env", "TRITON_INTERPRET=1")
+
+
+@dataclass(frozen=True, slots=True)
+class GateTests:
+    """Files of tests for patches that touch what `touches` matches; `device`: only where one is."""
+
+    name: str
+    touches: tuple[str, ...]
+    files: tuple[str, ...]
+    device: bool = False
+    interpreted: bool = False
+
+
+TESTS: tuple[GateTests, ...] = (
+    GateTests(
+        "state", ("engine/*",),
+        ("tests/cpu/test_state.py", "tests/cpu/test_verify.py", "tests/cpu/test_prefix.py",
+         "tests/cpu/test_row_independence.py"),
+    ),
+    GateTests("oracles", ("engine/*", "kernels/*"), ("tests/cpu/test_oracles.py",)),
+    GateTests(
+        "kernels", ("kernels/*", "engine/device/*"),
+        tuple(
+            f"tests/cpu/test_kernel_{name}.py"
+            for name in (
+                "attention", "fp8_linear", "hyper", "indexer", "lm_head", "markov", "moe", "narrow",
+                "project", "rings", "round", "route", "rows", "undo",
+            )
+        ),
+        interpreted=True,
+    ),
+    GateTests("device", ("engine/device/*", "kernels/*"), ("tests/cpu/test_device.py",)),
+    GateTests(
+        "gpu", ("kernels/*", "engine/device/*"),
+        ("tests/gpu/test_kernels.py", "tests/gpu/test_kernel_attention.py",
+         "tests/gpu/test_kernel_ending.py", "tests/gpu/test_kernel_rings.py",
+         "tests/gpu/test_backend.py"),
+        device=True,
+    ),
+)  # fmt: skip
+
+
+def chosen(
+    tests: Sequence[GateTests], paths: Iterable[str], *, device: bool
+) -> tuple[GateTests, ...]:
+    """The tests for a patch of these files, those of the device last; without one, none of them."""
+    touched = tuple(paths)
+    found = [
+        one for one in tests
+        if (device or not one.device)
+        and any(fnmatchcase(path, pattern) for path in touched for pattern in one.touches)
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda one: one.device))
+
+
+def argv(command: Sequence[str], tests: GateTests) -> tuple[str, ...]:
+    """The command of one set of tests."""
+    return (*(INTERPRETED if tests.interpreted else ()), *command, *tests.files)
