@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from patches import MODEL, branch, edited, git, repository
+from repositories import MODEL, branch, edited, git, repository
 
 from flywheel.box import identity
 from flywheel.cli.app import main
