@@ -31,7 +31,7 @@ _KNOWN: dict[tuple[ModuleType, str], object] = {
 }
 _TRUSTED = (
     "engine.measure", "engine.engine", "engine.suite", "engine.checkpoint", "engine.tokenizer",
-    "engine.chat", "engine.config", "engine.sampling",
+    "engine.chat", "engine.config", "engine.sampling", "engine.identity", "engine.independence",
 )  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 Each directory holds its manifest (with its lineage: campaign, lever, block), the log, and how the
 run ended. They are entered in the order in which they were planned, through the same functions
 that entered them first, so the same estimates, decisions and best come out. What no run tells is
-not there: levers closed by their price alone, halts, takeovers, faults while serving, and verdicts
-that `flywheel readjudicate` changed.
+not there: levers closed by their price alone, patches that their gates refused, halts, takeovers,
+faults while serving, and verdicts that `flywheel readjudicate` changed.
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ OF_THE_BOX = (
     "heartbeat_gap", "never_started", "not_started", "disk_full", "supervisor_lost", "interrupted",
     "changed_underfoot", "budget_spent",
 )  # fmt: skip
+# A gate asks more prompts than a load of a quick ruler does.
+LONGER = 3.0
 SAMPLED = 6
 TEMPERATURE = 1.0
 
@@ -187,7 +189,8 @@ class Gating:
 
         manifest = self._manifest(
             step, f"{question.name}-{arm}", tree, asked,
-            lambda run_dir: launch.engine_argv(run_dir, order.command), order.timeout_s,
+            lambda run_dir: launch.engine_argv(run_dir, order.command),
+            LONGER * order.timeout_s,
         )  # fmt: skip
         attended = self._attended(manifest)
         if not isinstance(attended, Attended):

@@ -24,6 +24,9 @@ FORBIDDEN: tuple[tuple[str, str], ...] = (
     ("engine/suite.py", "it is the ruler"),
     ("engine/assets/*", "suites and checkpoints are the ruler"),
     ("engine/checkpoint.py", "it takes the checkpoint's hash"),
+    ("engine/identity.py", "it says what decodes"),
+    ("engine/independence.py", "it proves that verifying is exact"),
+    ("engine/lossy.py", "what is lossy is measured for its price, never won by"),
     ("engine/config.py", "it says what is in effect; a field is a config lever"),
     ("engine/geometry.py", "it says what the checkpoint is"),
     ("engine/numerics.py", "numerics are a named choice, never a patch"),
@@ -44,7 +47,8 @@ ALLOWED: tuple[str, ...] = (
         f"engine/{name}.py"
         for name in (
             "attention", "compression", "draft", "experts", "formats", "model", "norm", "piece",
-            "residual", "ring", "rows", "state", "step", "torch_backend", "verify", "weights",
+            "residual", "ring", "rows", "state", "step", "torch_backend", "tree", "verify",
+            "weights",
         )
     ),
 )  # fmt: skip

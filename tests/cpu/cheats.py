@@ -184,7 +184,8 @@ CHEATS: tuple[Cheat, ...] = (
     ),
     Cheat(
         "sampled", "sampling is ignored: the likeliest token is taken at any temperature",
-        ((BACKEND, "        targets.append(sampler.choose(row, position + len(targets)))\n",
+        (("engine/verify.py",
+          "        targets.append(sampler.choose(row, position + len(targets)))\n",
           "        targets.append(int(row.argmax()))\n"),),
         words=("different",), sampled=True,
     ),
