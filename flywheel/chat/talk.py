@@ -199,5 +199,6 @@ def pace(answer: Answer) -> str:
 def _number(told: Mapping[str, Any], name: str) -> float | None:
     """A number that a server told, as far as it is one that can be shown."""
     value = told.get(name)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if number and 0 <= value < MOST_TOLD else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return value if 0 <= value < MOST_TOLD else None

@@ -31,8 +31,17 @@ class Fault:
     @property
     def said(self) -> str:
         """`engine fault, 2 answers ended: RuntimeError: ...`."""
+        return f"{self._head}: {self.detail}"
+
+    @property
+    def brief(self) -> str:
+        """The same for clients, whom the words of an error are no business of."""
+        return f"{self._head}: {self.detail.partition(':')[0]}"
+
+    @property
+    def _head(self) -> str:
         ended = f", {count(self.answers, 'answer')} ended" if self.answers else ""
-        return f"{self.what} fault{ended}: {self.detail}"
+        return f"{self.what} fault{ended}"
 
 
 @dataclass(frozen=True, slots=True)

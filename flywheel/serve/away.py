@@ -58,15 +58,18 @@ def _server(address: Address, back_s: Callable[[], float], back_at: str) -> Thre
             self.send_header("Retry-After", str(max(1, round(back_s()))))
             self.send_header("Connection", "close")
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
         def do_POST(self) -> None:
             """The same, once the body is read."""
-            length = self.headers.get("Content-Length", "0")
-            left = min(int(length) if length.isdecimal() else 0, _DRAIN_BYTES)
+            left = _length(self.headers.get("Content-Length", "0"))
             while left and (piece := self.rfile.read(min(left, 1 << 16))):
                 left -= len(piece)
             self.do_GET()
+
+        do_HEAD = do_OPTIONS = do_DELETE = do_GET  # noqa: N815 - the library's names
+        do_PUT = do_PATCH = do_POST  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             """Nobody reads a log of refusals."""
@@ -77,4 +80,15 @@ def _server(address: Address, back_s: Callable[[], float], back_at: str) -> Thre
         address_family = address.family
         daemon_threads = True
 
+        def handle_error(self, *_: object) -> None:
+            """A client that hung up, or never spoke HTTP, is nobody's trouble at night."""
+
     return Server((address.host, address.port), Handler)
+
+
+def _length(told: str) -> int:
+    """How much of a body to read, by what a client says of it."""
+    digits = told.strip()
+    if not (digits.isascii() and digits.isdecimal()):
+        return 0
+    return min(int(digits[:12]), _DRAIN_BYTES)

@@ -38,7 +38,7 @@ def tell(ledger: Ledger, levers: Sequence[Lever], chosen: Chosen, proof: str) ->
         "config": chosen.whole,
         "promotions": [_decided(view, d) for d in _of(view, chosen.promotions)],
         "night": _night(view),
-        "faults": [{"said": row.fault.said, "at_utc": row.fault.at_utc} for row in broken],
+        "faults": [{"said": row.fault.brief, "at_utc": row.fault.at_utc} for row in broken],
     }
     try:
         document = gather.gather(ledger, levers)

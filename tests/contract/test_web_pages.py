@@ -34,6 +34,8 @@ STORY = {
         {"decision": 1, "label": "<img src=x onerror=alert(1)>", "ending": "rejected",
          "said": "less than 0.4 %", "date": "2026-11-29"}]},
     "config": {"hyper": "host"}, "first_config": {},
+    "faults": [{"said": "engine fault, 2 answers ended: RuntimeError",
+                "at_utc": "2026-11-29T08:00:00Z"}],
 }  # fmt: skip
 
 
@@ -337,6 +339,8 @@ def test_what_is_served_and_why(
         assert "hyper.host loop -> host" in browser.text("#promotions")
         assert "<img src=x onerror=alert(1)>" in browser.text("#decisions")
         assert "every acceptance as in run r00001" in browser.text("#served")
+        assert "the checkpoint's own" in browser.text("#served")
+        assert "2 answers ended: RuntimeError (2026-11-29" in browser.text("#faults")
         running.client().chat.completions.create(
             model="scripted", messages=[{"role": "user", "content": "@plain"}]
         )
