@@ -143,6 +143,14 @@ def common_token(engine: Engine, ids: list[list[int]]) -> int:
     return max(seen, key=lambda token: seen[token])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A server that other tests of this process left running shares no device with these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLYWHEEL_LEASE", str(tmp_path_factory.mktemp("cheats") / "device.lock"))
+        yield
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("patches")
