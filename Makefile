@@ -2,8 +2,6 @@
 
 PYTHON ?= python3
 JOBS ?= 2
-# Tests of faults wait most of the time, for processes that they kill and clocks that they watch.
-WAITING ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -20,8 +18,7 @@ run: $(STAMP)
 test: $(STAMP)
 	@tests/browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/cpu tests/contract tests/gpu
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov=flywheel --cov-report= tests/unit
-	$(BIN)/python -m pytest -n $(WAITING) --dist worksteal --cov=flywheel --cov-append --cov-report=term:skip-covered tests/faults
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov=flywheel --cov-report=term:skip-covered tests/unit tests/faults
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -327,7 +327,7 @@ def test_an_orphaned_engine_of_another_ledger_keeps_the_device(tmp_path: Path) -
 
 
 def test_the_time_budget_ends_a_run_as_blocked(tmp_path: Path) -> None:
-    asked = order(tmp_path, "--fault", "hang", budget_s=0.5)
+    asked = order(tmp_path, "--fault", "hang", budget_s=2.0)
     with opened(asked) as ledger:
         one = night(asked, ledger, [lever()], io.StringIO())
         # An overtime of a minute is granted in earnest; here none is.

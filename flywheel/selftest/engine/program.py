@@ -69,13 +69,23 @@ def speed_in(file: Path) -> float:
     return float(found[1]) if found else 1.0
 
 
+def _seed(config: dict[str, Any]) -> str:
+    """What a load's noise follows from: its number and its arms, so that nights can be repeated.
+
+    Not its nonce and folders: noise that is new every time trips an honest alarm now and then.
+    """
+    number = str(config["run_id"]).partition("-")[0]
+    arms = [(arm["name"], arm["config"]) for arm in config["arms"]]
+    return json.dumps([number, arms], sort_keys=True)
+
+
 class Program:
     """One load: its arms share it and take turns."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.config = json.loads(args.config.read_text())
-        self.random = random.Random(args.config.read_text())
+        self.random = random.Random(_seed(self.config))
         self.fault = args.fault if self._concerned() else ""
         self.lie: Lie | None = LIES.get(self.fault)
         self.ending: Ending | None = ENDS.get(self.fault)
