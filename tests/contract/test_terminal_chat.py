@@ -100,11 +100,13 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(scripted: Running, tmp_path
         terminal.until("> ")
         terminal.press(CTRL_C)
         terminal.until("/quit leaves")
+        terminal.until("> ")
         terminal.press(b"@plain\n")
         terminal.until("Köln")
         assert "tokens" in terminal.until("> ")
         terminal.press(b"/stats\n")
         assert "2 answers" in terminal.until("in all")
+        terminal.until("> ")  # an end that is typed before the prompt is no line's end
         terminal.press(CTRL_D)
         assert terminal.process.wait(10) == 0
     finally:
