@@ -200,12 +200,43 @@ def hot_block(record: RunRecord, metric: str = "ms_per_token") -> BlockEstimate:
     Raises BlockError when the order is no palindrome of A and B (linear drift would then pass as
     an effect), when prompts or token counts differ, or when nothing counts.
     """
+    a, b = _both_arms(record, metric)
+    prompts = _same_prompts(a, b)
+    guards = (("tau", _hot_tau(record, prompts)),) if _guards_tau([record], metric) else ()
+    return _of_one_load(a, b, prompts, metric, guards)
+
+
+def lossy_block(record: RunRecord) -> BlockEstimate:
+    """One load of an incumbent and of what says something else: the time per token of each.
+
+    The texts differ, and so may their lengths; a prompt counts where it counts in both arms.
+    Raises BlockError as `hot_block` does.
+    """
+    a, b = _both_arms(record, LOSSY_METRIC)
+    prompts = sorted(a.keys() & b.keys())
+    if not prompts:
+        raise BlockError("no prompt counts in both arms: all were too short or looped")
+    return _of_one_load(a, b, prompts, LOSSY_METRIC, ())
+
+
+def _both_arms(
+    record: RunRecord, metric: str
+) -> tuple[Mapping[str, _Reading], Mapping[str, _Reading]]:
+    """The readings of incumbent and candidate in one load; its order must be a palindrome."""
     order = record.header.plan.order
     if set(order) != {INCUMBENT, CANDIDATE} or order != order[::-1]:
         raise BlockError(f"order {''.join(order)} is not a palindrome of A and B")
-    a = _readings(record, INCUMBENT, metric)
-    b = _readings(record, CANDIDATE, metric)
-    prompts = _same_prompts(a, b)
+    return _readings(record, INCUMBENT, metric), _readings(record, CANDIDATE, metric)
+
+
+def _of_one_load(
+    a: Mapping[str, _Reading],
+    b: Mapping[str, _Reading],
+    prompts: Sequence[str],
+    metric: str,
+    guards: tuple[tuple[str, float], ...],
+) -> BlockEstimate:
+    """The estimate of a load that held both arms, over the prompts that count."""
     differences = {p: b[p].value - a[p].value for p in prompts}
     return BlockEstimate(
         effect=fmean(differences.values()),
@@ -218,36 +249,7 @@ def hot_block(record: RunRecord, metric: str = "ms_per_token") -> BlockEstimate:
         loads=1,
         tokens=sum(a[p].tokens for p in prompts),
         categories=_by_category(differences, a),
-        guards=(("tau", _hot_tau(record, prompts)),) if _guards_tau([record], metric) else (),
-    )
-
-
-def lossy_block(record: RunRecord) -> BlockEstimate:
-    """One load of an incumbent and of what says something else: the time per token of each.
-
-    The texts differ, and so may their lengths; a prompt counts where it counts in both arms.
-    Raises BlockError as `hot_block` does.
-    """
-    order = record.header.plan.order
-    if set(order) != {INCUMBENT, CANDIDATE} or order != order[::-1]:
-        raise BlockError(f"order {''.join(order)} is not a palindrome of A and B")
-    a = _readings(record, INCUMBENT, LOSSY_METRIC)
-    b = _readings(record, CANDIDATE, LOSSY_METRIC)
-    prompts = sorted(a.keys() & b.keys())
-    if not prompts:
-        raise BlockError("no prompt counts in both arms: all were too short or looped")
-    differences = {p: b[p].value - a[p].value for p in prompts}
-    return BlockEstimate(
-        effect=fmean(differences.values()),
-        contrast=None,
-        within_sd=math.sqrt(math.fsum(r[p].noise for r in (a, b) for p in prompts)) / len(prompts),
-        prompts=len(prompts),
-        level_log_ms=_level([a[p].value for p in prompts], LOSSY_METRIC),
-        metric=LOSSY_METRIC,
-        prompt_sd=_spread(list(differences.values())),
-        loads=1,
-        tokens=sum(a[p].tokens for p in prompts),
-        categories=_by_category(differences, a),
+        guards=guards,
     )
 
 

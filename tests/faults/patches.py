@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nights import lever, night, opened, order, view
+from repositories import git
 
 from flywheel import declared
 from flywheel.ledger.rows import View
@@ -24,17 +23,6 @@ from flywheel.patch.repository import Repository
 MODEL = "engine/model.py"
 SHAPE = Shape(fresh=2, suite=2, random_lengths=1, new_tokens=12, longest=96)
 LINES = ["FACTOR = 1.0", "", "", "def twice(x):", "    return x + x", ""]
-
-
-def git(root: Path, *words: str) -> str:
-    """What git says."""
-    environment = {name: v for name, v in os.environ.items() if not name.startswith("GIT_")}
-    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-    done = subprocess.run(
-        ("git", "-C", str(root), *who, *words), env=environment, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    return done.stdout
 
 
 def repository(root: Path, files: dict[str, str] | None = None) -> Path:
