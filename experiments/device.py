@@ -72,6 +72,20 @@ LEVERS: tuple[Lever, ...] = (
         "fetching the query product's weights while its input is computed hides their latency",
     ),
     _tile(
+        "tile.queries.warps",
+        "tile_queries",
+        "warps=4",
+        0.003,
+        "more warps of the query product hide each other's latency",
+    ),
+    _tile(
+        "tile.wo.a.narrow",
+        "tile_wo_a",
+        "columns=32",
+        0.004,
+        "narrower tiles of the grouped product fill the processors more evenly",
+    ),
+    _tile(
         "tile.wo.a.early",
         "tile_wo_a",
         "early=1",
@@ -91,6 +105,13 @@ LEVERS: tuple[Lever, ...] = (
         "stages=6",
         0.005,
         "more stages of the last attention product keep more bytes in flight",
+    ),
+    _tile(
+        "tile.wo.b.warps",
+        "tile_wo_b",
+        "warps=4",
+        0.003,
+        "more warps of the last attention product hide each other's latency",
     ),
     _tile(
         "tile.project.early",

@@ -85,8 +85,7 @@ class Program:
         journal.event("loaded", load_ns=load_ns, **self._engine.weights.size())
         journal.phase = "warm-up"
         self._sentinel.watch(plan.suite_path, *plan.private)
-        for arm in plan.arms:
-            self._warm(arm, prompts[0][1])
+        self._warm(prompts[0][1])
         self._controls(prompts[0])
         self._sentinel.check()
         journal.phase = "measure"
@@ -177,11 +176,18 @@ class Program:
             arms=arms,
         )
 
-    def _warm(self, arm: Arm, ids: list[int]) -> None:
-        """Run every shape that will be timed once, so that no compilation or first touch is."""
-        self._use(arm)
-        self._verify_ns(ids, repeats=1)
-        self._generate(ids, plain=False, limit=_WARM_TOKENS)
+    def _warm(self, ids: list[int]) -> None:
+        """Run every shape that will be timed once, so that no compilation or first touch is.
+
+        Arms run in the company in which they will be timed: sequences that live at once have
+        memory of their own, and on a GPU graphs of their own, made when they are first used.
+        """
+        arms = {arm.name: arm for arm in self._plan.arms}
+        for arm in arms.values():
+            self._use(arm)
+            self._verify_ns(ids, repeats=1)
+        for names in dict.fromkeys(turns(self._plan.order)):
+            self._together(ids, [arms[name] for name in names], limit=_WARM_TOKENS)
 
     def _controls(self, first: tuple[Prompt, list[int]]) -> None:
         """The first token after prefill must not depend on the arm."""
@@ -266,7 +272,9 @@ class Program:
                 confidence=[[round(c, 6) for c in row] for row in point.confidence],
             )  # fmt: skip
 
-    def _together(self, ids: list[int], arms: Sequence[Arm]) -> list[Generation]:
+    def _together(
+        self, ids: list[int], arms: Sequence[Arm], limit: int | None = None
+    ) -> list[Generation]:
         """Generate with every arm at once: the one that is behind takes the next round.
 
         So arms share whatever the machine does to them, down to the length of a round.
@@ -275,7 +283,9 @@ class Program:
         for arm in arms:
             self._use(arm)
             commits = self._engine.generate(
-                ids, max_new_tokens=self._plan.max_new_tokens, sampling=self._plan.sampling
+                ids,
+                max_new_tokens=limit or self._plan.max_new_tokens,
+                sampling=self._plan.sampling,
             )
             running.append((self._engine.config.threads, commits))
         found: list[list[Commit]] = [[] for _ in arms]

@@ -3,10 +3,14 @@
 A kernel serves several phases (one product, many weights), always in the same order; so the n-th
 launch of a name in a step belongs to the n-th phase of its list. A list shorter than the launches
 is gone through again and again, once a layer for instance.
+
+A launch may begin before the one before it has ended, and wait. Its phase gets what it adds to the
+step: the time from the end of whatever ended last.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,12 +44,13 @@ class Script:
         ordered = sorted(launches, key=lambda launch: launch.start_ns)
         each = {name: self._each(name, ordered, steps) for name in {x.kernel for x in ordered}}
         seen = dict.fromkeys(each, 0)
-        found = []
+        found, ended = [], float("-inf")
         for launch in ordered:
-            paths = self.phases.get(launch.kernel) or ((OTHER, launch.kernel),)
+            paths = self.phases.get(launch.kernel) or ((OTHER, short(launch.kernel)),)
             place = seen[launch.kernel] % each[launch.kernel] % len(paths)
             seen[launch.kernel] += 1
-            found.append(Span(paths[place], launch.start_ns, launch.end_ns))
+            began, ended = max(launch.start_ns, ended), max(launch.end_ns, ended)
+            found.append(Span(paths[place], began, ended))
         return tuple(found)
 
     def _each(self, name: str, launches: Sequence[Launch], steps: int) -> int:
@@ -60,3 +65,9 @@ class Script:
                 f"which its {phases} phases cannot share."
             )
         return count // steps
+
+
+def short(kernel: str) -> str:
+    """The name of a C++ kernel alone: without result, namespaces, types and operands."""
+    named = re.match(r"(?:void )?(?:[\w ()]+::)*(\w+)", kernel)
+    return named[1] if named else kernel

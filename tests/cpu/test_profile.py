@@ -172,6 +172,26 @@ def test_a_kernel_without_a_phase_is_kept_under_its_name() -> None:
     assert SCRIPT.spans(launches("fill"), 1)[0].path == ("other", "fill")
 
 
+def test_a_launch_that_waits_for_the_one_before_is_as_long_as_it_runs_alone() -> None:
+    early = [Launch("norm", 0, 10), Launch("multiply", 1, 14), Launch("multiply", 2, 12)]
+    spans = SCRIPT.spans([*early, Launch("norm", 20, 25)], 1)
+    assert [(s.start_ns, s.end_ns) for s in spans] == [(0, 10), (10, 14), (14, 14), (20, 25)]
+    phases = {phase.name: phase.ms * 1e6 for phase in tree(Steps(spans, (25.0,)), {}).walk()}
+    assert phases == pytest.approx({"step": 25, "norm": 15, "wq_b": 4, "wo_b": 0})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("void at::native::(anonymous namespace)::gather<16, long>(char*, int)", "gather"),
+        ("void ns::add<ns::op<2ul> >(int, ns::op<long>)", "add"),
+        ("memcpy32_post", "memcpy32_post"),
+    ],
+)
+def test_a_kernel_of_a_library_is_listed_under_its_bare_name(kernel: str, expected: str) -> None:
+    assert SCRIPT.spans([Launch(kernel, 0, 1)], 1)[0].path == ("other", expected)
+
+
 @pytest.mark.parametrize(
     ("count", "steps", "sentence"), [(3, 1, "2 phases cannot share"), (5, 2, "in 2 equal steps")]
 )

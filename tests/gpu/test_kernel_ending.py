@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="TRITON MISSING: NO KERNEL GATE RUNS HERE")
 
 import operations
 import torch
+from operations.draws import fp8
 from torch import Tensor
 
 from kernels import accept, fp8_linear, lm_head, markov, project, router, sample
@@ -104,7 +105,7 @@ def replayed(body: Callable[[], Tensor]) -> Tensor:
 @pytest.mark.parametrize("warps", [2, 4])
 def test_a_chain_that_begins_early_has_the_bits_of_one_that_waits(warps: int) -> None:
     generator = torch.Generator().manual_seed(1)
-    weights = [tuple(t.cuda() for t in operations.fp8(generator, 2048, 2048)) for _ in range(12)]
+    weights = [tuple(t.cuda() for t in fp8(generator, 2048, 2048)) for _ in range(12)]
     x = torch.randn(6, 2048, generator=generator).to(BF16).cuda()
     workspace = Workspace.on("cuda")
 
