@@ -34,7 +34,7 @@ def verdict(estimates: Sequence[BlockEstimate], alpha_t: float, rule: Rule) -> V
     e = e_value(len(gains), band.mean - log_gain(rule.delta_min), used.variance, used.nu)
     ruling = release.rule(_tau(suite, candidate=True), _tau(suite, candidate=False))
     lost = regressions(rows, rule)
-    seen = detectable(len(gains), used.variance, used.nu, alpha_t, rule)
+    seen = detectable(len(gains), used.variance, used.nu, alpha_t, log_gain(rule.delta_min))
     least = None if seen is None else max(_percent_of_saved(seen), float(release.MARGIN) * 100)
     said = (
         f"tau {float(ruling.incumbent):.3f} to {float(ruling.candidate):.3f}, "

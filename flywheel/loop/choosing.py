@@ -13,8 +13,8 @@ from flywheel.loop.eligible import Candidate
 from flywheel.loop.opening import another, first_of, variant_id
 from flywheel.loop.ranking import Ranked, ranked
 from flywheel.loop.step import Choice, Mate, NextBlock, PricedOut
-from flywheel.statistics.band import Pool, pool
-from flywheel.statistics.decide import detectable
+from flywheel.statistics.band import Pool, gain_fraction, log_gain, pool
+from flywheel.statistics.decide import bar_of, detectable
 from flywheel.statistics.history import kind_of, series_of
 from flywheel.statistics.screen import spread_known
 
@@ -68,12 +68,13 @@ def _priced(view: View, campaign: CampaignRow, best: Best, lever: Lever) -> Pric
     variant = variant_id(view)
     place = (lever, variant, dict(best.config), lever.applied(best.config, variant))
     said = f"its ceiling of {lever.ceiling * 100:.2g} % is under"
-    if lever.ceiling < rule.delta_min:
-        bar = rule.delta_min * 100
-        return PricedOut(*place, f"priced out: {said} the bar of {bar:.2g} %")
+    bar = bar_of(rule, past)
+    if log_gain(lever.ceiling) < bar:
+        percent = gain_fraction(bar) * 100
+        return PricedOut(*place, f"priced out: {said} the bar of {percent:.2g} %")
     n, alpha_t = rule.n_max, view.budget(campaign.id).alpha_t
     nu = past.nu + n - 1
-    seen = detectable(n, past.variance * past.inflation, nu, alpha_t, rule) if past.nu else None
+    seen = detectable(n, past.variance * past.inflation, nu, alpha_t, bar) if past.nu else None
     if seen is None or lever.ceiling >= seen:
         return None
     said = f"unresolvable here: {said} the {seen * 100:.2g} % that {n} blocks could see"

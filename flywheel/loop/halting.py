@@ -7,16 +7,14 @@ was seen, looked into and resumed is not raised again by the same run.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtr
-
 from flywheel.ledger.rows import BlockRow, CampaignRow, RunRow, VariantRow, View
-from flywheel.statistics.band import gain_fraction, residuals
+from flywheel.statistics.band import gain_fraction, null_bias
+from flywheel.statistics.decide import Rule
 
-# A null that misses zero this clearly is a fault of the box or of the method, not luck.
-NULL_ALARM = 5e-3
 # After these the campaign's older numbers no longer compare with newer ones.
 NEW_RULER = ("checkpoint_changed", "ruler_changed")
 
@@ -119,25 +117,17 @@ def _of_nulls(
                        key=lambda block: block.serial)  # fmt: skip
         since = max((n + 1 for n, block in enumerate(nulls)
                      if ("null_not_null", _last_run(block)) in settled), default=0)  # fmt: skip
-        if len(nulls) >= wanted and (said := null_alarm(nulls[since:])):
+        if len(nulls) >= wanted and (said := null_alarm(nulls[since:], settings.rule)):
             yield Alarm("null_not_null", said, _last_run(nulls[-1]))
 
 
-def null_alarm(nulls: Sequence[BlockRow]) -> str | None:
-    """A sentence when null blocks of one kind do not read null (two-sided t, p < 0.005), or None.
-
-    The spread is that about their own mean: squares about zero would hide the very bias.
-    """
+def null_alarm(nulls: Sequence[BlockRow], rule: Rule) -> str | None:
+    """A sentence when null blocks of one kind are off zero beyond doubt, and by too much."""
     effects = [b.estimate.effect for b in nulls if b.estimate is not None]
-    n = len(effects)
-    own = math.fsum(r * r for r in residuals(effects)) if n > 1 else 0.0
-    if own <= 0:
+    if null_bias(effects) <= rule.most_bias:
         return None
-    mean = math.fsum(effects) / n
-    sd = math.sqrt(own / (n - 1))
-    if 2 * float(stdtr(n - 1, -abs(mean) * math.sqrt(n) / sd)) >= NULL_ALARM:
-        return None
+    mean, sd = math.fsum(effects) / len(effects), statistics.stdev(effects)
     return (
-        f"the null does not read null: {gain_fraction(-mean) * 100:+.2f} % over {n} blocks with a "
-        f"spread of {sd * 100:.2f} %"
+        f"the null does not read null: {gain_fraction(-mean) * 100:+.2f} % over {len(effects)} "
+        f"blocks with a spread of {sd * 100:.2f} %"
     )

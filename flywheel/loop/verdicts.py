@@ -258,7 +258,7 @@ def append_calibration(
             f"token of the frozen first one, {band.n} blocks"
         )
     else:
-        alarm = null_alarm(variant.measured)
+        alarm = null_alarm(variant.measured, settings.rule)
         sd = math.sqrt(pool(series(view, last)).variance) * 100
         said = alarm or (
             f"the null reads null: {gain_fraction(band.mean) * 100:+.2f} % over {band.n} blocks, "

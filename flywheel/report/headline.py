@@ -16,7 +16,7 @@ from flywheel.report.scope import Scope
 from flywheel.report.trace import bounded_exp, newest_timed, of_synthetic, spread_between
 from flywheel.report.words import ends, minutes, ms, seconds_between, spread_words, stamp
 from flywheel.run.measurement import Measurement
-from flywheel.statistics.band import Band, gain_fraction
+from flywheel.statistics.band import Band, gain_fraction, null_bias
 from flywheel.statistics.campaign import Canaries
 
 PROVISIONAL_LOADS, PROVISIONAL_SESSIONS = 3, 2
@@ -76,7 +76,9 @@ def _spread(scope: Scope) -> str:
     # A period without a block has no spread of its own to tell of.
     parts = [f"{spread_words(within)} within a load"] if looked_at else []
     parts += [] if between is None else [f"{spread_words(between)} between loads"]
-    return f" · spread {', '.join(parts)}" if parts else ""
+    bias = null_bias([b.estimate.effect for b in nulls if b.estimate and b.estimate.hot])
+    raised = f" · nulls are off zero by {bias * 100:.2g} %, as is the bar" if bias else ""
+    return (f" · spread {', '.join(parts)}" if parts else "") + raised
 
 
 def _rms(values: Sequence[float]) -> float:

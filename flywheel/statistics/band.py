@@ -23,6 +23,8 @@ NU_CAP = 30.0
 CHI2_MEDIAN = 0.455
 CAP = 12.0
 CANARY_WEIGHT = 8.0
+# A null that misses zero this clearly shows the box or the method, not luck.
+NULL_ALARM = 5e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,15 @@ class Pool:
     """What past blocks say about the variance of the next one.
 
     `variance` has `nu` degrees of freedom; `inflation` >= 1 comes from `nulls` null blocks.
+    `bias` is the log effect by which these are off zero beyond doubt: no number of blocks averages
+    it away, so a gain has to exceed it.
     """
 
     variance: float
     nu: float
     inflation: float = 1.0
     nulls: int = 0
+    bias: float = 0.0
 
     @property
     def sd(self) -> float:
@@ -103,11 +108,11 @@ def pool(history: Iterable[Series]) -> Pool:
     Sums are exactly rounded, so the order in which the history is listed changes no bit.
     """
     squares: list[tuple[int, float]] = []
-    null_squares: list[float] = []
+    null_effects: list[float] = []
     for series in history:
         squares += _squares(series)
         if series.null:
-            null_squares += [e * e for e in series.effects]
+            null_effects += series.effects
     if not squares:
         return Pool(0.0, 0.0)
     cap = CAP * _median([s for _, s in squares]) / CHI2_MEDIAN
@@ -118,12 +123,26 @@ def pool(history: Iterable[Series]) -> Pool:
         w * (s if s < cap or cap <= 0 else cap) for w, (_, s) in zip(weights, squares, strict=True)
     )
     variance = learnt / total
-    nulls = len(null_squares)
+    nulls = len(null_effects)
     inflation = 1.0
     if variance > 0 and nulls:
-        excess = math.fsum(null_squares) / variance
+        excess = math.fsum(e * e for e in null_effects) / variance
         inflation = max(1.0, (excess + CANARY_WEIGHT) / (nulls + CANARY_WEIGHT))
-    return Pool(variance, min(NU_CAP, total), inflation, nulls)
+    return Pool(variance, min(NU_CAP, total), inflation, nulls, null_bias(null_effects))
+
+
+def null_bias(effects: Sequence[float]) -> float:
+    """Size of the mean of null `effects` where it differs from zero (two-sided t), else 0.
+
+    The spread is that about their own mean: squares about zero would hide the very bias.
+    """
+    n = len(effects)
+    mean = math.fsum(effects) / max(n, 1)
+    own = math.fsum((e - mean) ** 2 for e in effects)
+    if n < 2 or own <= 0:
+        return 0.0
+    t = abs(mean) * math.sqrt(n * (n - 1) / own)
+    return abs(mean) if 2 * float(stdtr(n - 1, -t)) < NULL_ALARM else 0.0
 
 
 @lru_cache(maxsize=8192)

@@ -29,10 +29,12 @@ from flywheel.statistics.band import (
 from flywheel.statistics.block import BlockEstimate
 
 ENDINGS = ("promoted", "rejected", "inconclusive", "void", "incorrect")
-RULE_VERSION = "e2"
+RULE_VERSION = "e3"
 # How unlikely a difference this small must be before the arms are taken to be one and the same.
 TOO_CLEAN = 1e-4
 MOST_BLOCKS = 1000
+# A bias of the nulls raises the bar of every lever, up to this share of what would be useful.
+BIAS_SHARE = 0.5
 # Standard normal quantile for the 80 % power that the smallest detectable effect is stated at.
 Z_POWER = 0.8416
 
@@ -41,10 +43,11 @@ Z_POWER = 0.8416
 class Rule:
     """The decision rule as data. Gains are fractions of time saved.
 
-    `delta_min` is what a lever must be worth to be promoted, `useful` what it must be shown to be
-    worth less than before it is closed early, `guard` the loss that no category may hide; `tau` and
-    `memory` are the losses of those metrics that none may hide (None: not guarded). `screen` is the
-    quantile of Student's t that a screened cold lever must reach to be confirmed.
+    `delta_min` is what a lever must be worth to be promoted (a bias of the nulls comes on top),
+    `useful` what it must be shown to be worth less than before it is closed early, `guard` the loss
+    that no category may hide; `tau` and `memory` are the losses of those metrics that none may hide
+    (None: not guarded). `screen` is the quantile of Student's t that a screened cold lever must
+    reach to be confirmed.
     """
 
     delta_min: float = 0.005
@@ -62,6 +65,11 @@ class Rule:
     def as_dict(self) -> dict[str, object]:
         """Plain JSON."""
         return asdict(self)
+
+    @property
+    def most_bias(self) -> float:
+        """The log effect that nulls may show: with more, too little of what is useful is left."""
+        return BIAS_SHARE * log_gain(self.useful)
 
     @property
     def margins(self) -> dict[str, float]:
@@ -169,7 +177,8 @@ def decide(evidence: Evidence, rule: Rule) -> Verdict:
     n = len(gains)
     band = effect_band(gains, evidence.past, alpha=rule.alpha_band)
     used = spread(gains, evidence.past)
-    margin = band.mean - log_gain(rule.delta_min)
+    bar = bar_of(rule, evidence.past)
+    margin = band.mean - bar
     e = e_value(n, margin, used.variance, used.nu)
     guards = guard_bands(evidence, rule)
     regressions = tuple(g.name for g in guards if g.regressed)
@@ -193,14 +202,24 @@ def decide(evidence: Evidence, rule: Rule) -> Verdict:
             "rejected", "regression", f"regression in {words}; {at_most(band.high)}"
         )
     hot = blocks[0].hot
-    if n >= rule.n_min and (closed := _bounded(band, margin, used.variance, rule, hot=hot)):
+    if n >= rule.n_min and (closed := _bounded(band, bar, used.variance, rule, hot=hot)):
         return verdict("rejected", closed, at_most(band.high))
     if n >= rule.n_max:
-        seen = detectable(n, used.variance, used.nu, evidence.alpha_t, rule)
+        seen = detectable(n, used.variance, used.nu, evidence.alpha_t, bar)
         code = held or "budget"
         said = f"could have seen {seen * 100:.1f} %" if seen is not None else "could see nothing"
         return verdict("inconclusive", code, said, detectable=seen)
     return verdict(None, held or "more", f"E {e:.3g} of {_threshold(evidence.alpha_t)}")
+
+
+def bar_of(rule: Rule, past: Pool) -> float:
+    """The log gain that a lever must exceed: the rule's own, and whatever the nulls are off zero.
+
+    Rules before e3 did not know of the latter: their verdicts are rebuilt as they were. A bias that
+    halts the loop counts no more once somebody has found its cause, and resumed.
+    """
+    counts = past.bias <= rule.most_bias and not rule.version.startswith("e2")
+    return log_gain(rule.delta_min) + (past.bias if counts else 0.0)
 
 
 def withheld(
@@ -268,27 +287,29 @@ def too_good(evidence: Evidence, band: Band) -> tuple[str, str] | None:
     return None
 
 
-def _bounded(band: Band, margin: float, variance: float, rule: Rule, *, hot: bool) -> str | None:
+def _bounded(band: Band, bar: float, variance: float, rule: Rule, *, hot: bool) -> str | None:
     """Why more blocks are not worth their time; None while they are.
 
     Another hot block is one load, so a losing lever is measured until its gain is bounded by what
     would be useful. A cold block is four: there a losing lever is closed with the bound it has.
     """
-    if band.high < log_gain(rule.delta_min):
+    if band.high < bar:
         return "bounded"
+    margin = band.mean - bar
     t = margin * math.sqrt(band.n / variance) if variance > 0 else math.inf * margin
     losing = t < rule.futility_t and (not hot or band.high < log_gain(rule.useful))
     return "futile" if losing else None
 
 
-def detectable(
-    n: int, variance: float, nu: float, alpha_t: float, rule: Rule
-) -> float | None:
-    """The gain that n blocks would have promoted with 80 % power, as a fraction; None if none."""
+def detectable(n: int, variance: float, nu: float, alpha_t: float, bar: float) -> float | None:
+    """The gain over the log gain `bar` that n blocks would have promoted with 80 % power.
+
+    A fraction of the time; None where there is none.
+    """
     t = needed_t(n, nu, alpha_t)
     if not math.isfinite(t) or not math.isfinite(variance):
         return None
-    return gain_fraction(log_gain(rule.delta_min) + (t + Z_POWER) * math.sqrt(variance / n))
+    return gain_fraction(bar + (t + Z_POWER) * math.sqrt(variance / n))
 
 
 def percent(gain: float) -> str:

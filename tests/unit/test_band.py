@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -21,6 +22,7 @@ from flywheel.statistics.band import (
     level_band,
     log_gain,
     needed_t,
+    null_bias,
     pool,
     residuals,
     spread,
@@ -105,6 +107,16 @@ def test_the_pool_learns_from_nulls_spreads_and_contrasts() -> None:
     assert (made.nu, made.nulls) == (30, 40)
     assert made.inflation < 1.4
     assert pool([]) == Pool(0.0, 0.0)
+
+
+def test_nulls_that_are_off_zero_beyond_doubt_are_a_bias_and_others_are_none() -> None:
+    off = Series((0.19, 0.18, 0.2, 0.18), 0, null=True)
+    assert pool([off]).bias == pytest.approx(0.1875)
+    assert pool([replace(off, null=False)]).bias == 0.0
+    assert null_bias([-e for e in off.effects]) == pytest.approx(0.1875)
+    assert null_bias(off.effects) == null_bias(off.effects[::-1])
+    wide = (0.19, -0.18, 0.2, 0.18)
+    assert [null_bias(e) for e in (wide, (0.19,), ())] == [0.0] * 3
 
 
 def test_canaries_that_spread_more_than_the_rest_inflate() -> None:

@@ -53,6 +53,21 @@ def test_a_gain_under_the_bar_is_not_worth_a_promotion_however_sure() -> None:
     assert made.worth_less_than < RULE.delta_min
 
 
+def test_what_the_nulls_are_off_zero_is_no_gain() -> None:
+    """A bias that repeats survives every average, so it raises the bar, not the spread."""
+    gains = (0.0079, 0.0081, 0.008)
+    biased = replace(PAST, variance=1e-8, bias=0.004)
+    assert verdict(*gains, past=replace(biased, bias=0.0)).ending == "promoted"
+    made = verdict(*gains, past=biased)
+    assert (made.ending, made.code) == ("rejected", "bounded")
+    assert verdict(*[g + 0.004 for g in gains], past=biased).ending == "promoted"
+    fixed = replace(biased, bias=0.02)
+    assert fixed.bias > RULE.most_bias
+    assert verdict(*gains, past=fixed).ending == "promoted"
+    older = verdict(*gains, past=biased, rule=replace(RULE, version="e2, own"))
+    assert older.ending == "promoted"
+
+
 def test_without_budget_nothing_is_promoted() -> None:
     made = verdict(*[0.05] * 8, alpha_t=0.0)
     assert made.ending == "inconclusive"
@@ -87,9 +102,10 @@ def test_at_the_last_block_it_is_inconclusive_and_says_what_it_could_have_seen()
 
 
 def test_the_detectable_effect_shrinks_with_blocks() -> None:
-    sizes = [detectable(n, SD * SD, 30.0, ALPHA_T, RULE) for n in (2, 4, 8)]
+    bar = log_gain(RULE.delta_min)
+    sizes = [detectable(n, SD * SD, 30.0, ALPHA_T, bar) for n in (2, 4, 8)]
     assert sizes == sorted(sizes, reverse=True)
-    assert detectable(2, math.inf, 30.0, ALPHA_T, RULE) is None
+    assert detectable(2, math.inf, 30.0, ALPHA_T, bar) is None
 
 
 def test_one_load_must_not_carry_a_promotion() -> None:

@@ -14,6 +14,7 @@ from flywheel.ledger.rows import View
 from flywheel.ledger.store import Ledger
 from flywheel.loop import judge, plan, planned
 from flywheel.loop.halting import Alarm, alarms
+from flywheel.report.gather import gather
 from flywheel.statistics.campaign import QUICK
 
 FAST = {'{"threads":2}': -0.05}
@@ -129,6 +130,21 @@ def test_nulls_after_a_resume_are_judged_by_themselves(ledger: Ledger) -> None:
     assert not stop.halt, stop.reason
     assert [v.decision.ending for v in see(ledger).variants if v.lever.name == "fast"
             and v.decision] == ["promoted"]  # fmt: skip
+
+
+def test_a_bias_far_under_what_is_useful_raises_the_bar_and_halts_nothing(ledger: Ledger) -> None:
+    """Where the second arm's memory lies may cost it a thousandth, load after load."""
+
+    def favours_b(_step: plan.NextBlock, made: object) -> object:
+        return replace(made, points=tuple(  # type: ignore[type-var]
+            replace(p, decode_ns=round(p.decode_ns * 0.994)) if p.arm == "B" else p
+            for p in made.points))  # type: ignore[attr-defined]
+
+    drive(ledger, [lever("fast")], World(FAST, sd=0.0002, bend=favours_b))  # type: ignore[arg-type]
+    assert found(ledger) == []
+    assert [v.decision.ending for v in see(ledger).variants if v.lever.name == "fast"
+            and v.decision] == ["promoted"]  # fmt: skip
+    assert "nulls are off zero by 0.6" in gather(ledger, ()).canaries.text
 
 
 def test_hot_and_cold_nulls_are_judged_apart(ledger: Ledger) -> None:
