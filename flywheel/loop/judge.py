@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from flywheel.box.clock import count
 from flywheel.errors import BlockError, LedgerError
 from flywheel.ledger import models, views
 from flywheel.ledger.rows import BlockRow, RunRow, VariantRow, View
@@ -43,7 +44,9 @@ from flywheel.statistics.tau import tau_block
 Parse = Callable[[str, Manifest], "RunRecord | Refusal"]
 _INCUMBENT_GATE = re.compile(r"\barm A\b")
 # To try again as things are would come to the same.
-_AT_ONCE = ("code_changed", "patch_stale", "gate_broken", "gate_missing")
+_AT_ONCE = (
+    "code_changed", "patch_stale", "gate_broken", "gate_missing", "arm_not_live", "arms_identical",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,8 +320,10 @@ def _void(
         attempts = view.campaign.settings.attempts
         if code == "gate_failed":
             verdict = Verdict("incorrect", code, detail, n, None, 0.0, alpha_t)
-        elif variant.voids_in_a_row >= attempts or (code in _AT_ONCE and not block.screen):
-            said = f"deferred after {variant.voids_in_a_row} void runs: {code}, {detail}"
+        elif variant.voids_in_a_row >= attempts or (
+            code in _AT_ONCE and (block.hot or not block.screen)
+        ):
+            said = f"deferred after {count(variant.voids_in_a_row, 'void run')}: {code}, {detail}"
             verdict = Verdict("void", code, said, n, None, 0.0, alpha_t)
     found: tuple[str, ...] = ()
     if verdict is not None:

@@ -184,6 +184,19 @@ def test_three_void_runs_defer_a_lever_with_its_reason(ledger: Ledger) -> None:
     assert variant.decision.test is None
 
 
+@pytest.mark.parametrize("code", ["arm_not_live", "arms_identical"])
+def test_what_comes_to_the_same_again_is_tried_once(ledger: Ledger, code: str) -> None:
+    """Such as a value that another one of the incumbent's rules out."""
+
+    def fails(step: plan.NextBlock) -> tuple[str, str] | None:
+        return (code, "arm B") if step.purpose == "lever" else None
+
+    drive(ledger, [lever("ruled out"), lever("fast")], World(FAST, fails=fails))
+    variant = found(ledger, "ruled out")
+    assert variant.decision.sentence == f"deferred after 1 void run: {code}, arm B"
+    assert len(variant.blocks) == 1
+
+
 def test_a_void_run_is_retried_and_worth_nothing(ledger: Ledger) -> None:
     def fails(step: plan.NextBlock) -> tuple[str, str] | None:
         first = step.purpose == "lever" and step.number == 1

@@ -10,7 +10,7 @@ _fault = partial(scripted_fault, "arm")
 
 FAULTS = (
     _fault("arm_not_live", "arms are not switched: the lever's value is not in effect", "void",
-           "arm_not_live"),
+           "arm_not_live", ending="void"),
     _fault("wrong_fingerprint", "a fingerprint that is not its configuration's", "void",
            "fingerprint_mismatch"),
     _fault("other_request", "an arm with a field that nobody asked for", "void",
