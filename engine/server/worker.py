@@ -17,7 +17,9 @@ from typing import Any, Protocol
 
 from engine.config import EngineConfig
 from engine.engine import Commit
+from engine.errors import EngineError
 from engine.sampling import Sampling
+from engine.server.doubt import Doubt
 from engine.server.errors import busy, engine_fault, unavailable
 from engine.stops import Delta, TextStream
 
@@ -102,6 +104,7 @@ class Job:
     def __init__(self, choices: Sequence[Choice], deliver: Deliver) -> None:
         self.active: list[tuple[int, Choice]] = []
         self.began_s: float | None = None
+        self.error: BaseException | None = None  # what it failed with
         self._waiting = list(enumerate(choices))[::-1]
         self._deliver = deliver
         self._over = threading.Event()
@@ -110,6 +113,11 @@ class Job:
     def over(self) -> bool:
         """Whether nothing is left to do, for whatever reason."""
         return self._over.is_set() or not (self.active or self._waiting)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to an end of its own, good or bad: not where nobody listened any more."""
+        return self.error is not None or not (self.active or self._waiting)
 
     @property
     def ready(self) -> bool:
@@ -130,6 +138,7 @@ class Job:
     def fail(self, error: BaseException) -> None:
         """Tell whoever waits that nothing more will come."""
         if not self._over.is_set():
+            self.error = error
             self._over.set()
             self._deliver(error)
 
@@ -153,7 +162,8 @@ class Worker:
     """Advances at most `capacity` choices at once, with at most `waiting_limit` jobs waiting.
 
     `prepare` loads an engine, or returns None when that is no use. It is called again after a
-    fault of the engine, which ends every job that had begun; those that wait are kept.
+    fault of the engine, which ends every job that had begun; those that wait are kept. Jobs that
+    fail by themselves are such a fault once there are too many in a row.
     """
 
     def __init__(
@@ -170,6 +180,7 @@ class Worker:
         self._job_s = 0.0  # a moving average
         self.faults = 0
         self.fault_row = 0  # faults since a job last came to its end
+        self._doubt = Doubt()
 
     def start(self) -> None:
         """Begin to prepare."""
@@ -261,7 +272,18 @@ class Worker:
             for generation, outcome in outcomes:
                 job, index, choice = places[id(generation)]
                 job.hear(index, choice, outcome)
+            if (fault := self._doubted()) is not None:
+                self._broken(fault)
+                return True
         return False
+
+    def _doubted(self) -> EngineError | None:
+        """The fault that the jobs amount to which are over by now."""
+        with self._changed:
+            for job in self._jobs:
+                if job.over and job.ended:
+                    self._doubt = self._doubt.after(job.error)
+        return self._doubt.fault
 
     def _taken(self, engine: Generates) -> list[tuple[Job, int, Choice]]:
         """The choices of the next turn; waits for some. None at the end, and before a swap."""
@@ -286,7 +308,8 @@ class Worker:
         """Forget the jobs that are over."""
         for job in self._jobs:
             if job.over and job.began_s is not None:
-                self.fault_row = 0
+                # What leaves the engine in doubt is no sign that it was healed.
+                self.fault_row = self.fault_row if self._doubt.row else 0
                 spent_s = time.monotonic() - job.began_s
                 self._job_s = _MEMORY * self._job_s + (1 - _MEMORY) * spent_s
         self._jobs = [job for job in self._jobs if not job.over]
@@ -308,6 +331,7 @@ class Worker:
         with self._changed:
             self.faults += 1
             self.fault_row += 1
+            self._doubt = Doubt()
             begun = [job for job in self._jobs if job.began_s is not None]
             self._jobs = [job for job in self._jobs if job.began_s is None]
         log.error(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flywheel.box.clock import Clock, utc_text
-from flywheel.display.panel import STYLES, Display
+from flywheel.box.clock import utc_text
+from flywheel.display.panel import STYLES
 from flywheel.errors import FlywheelError
-from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop.order import KINDS, Order
+from flywheel.loop.order import KINDS
 from flywheel.loop.step import AskProposer, Rest
-from flywheel.loop.wishes import Wish, Wishes
+from flywheel.loop.wishes import Wish
+from flywheel.loop.workshop import Workshop
 from flywheel.propose import gathering
 from flywheel.propose.ask import Outcome, ask
 from flywheel.propose.attempt import FAILED
@@ -21,22 +21,12 @@ REST_S = 5.0
 
 
 class Asker:
-    """Asks on behalf of a night. `do` notes what is being done, `tell` what is waited for."""
+    """Asks on behalf of a night. `tell` notes what is waited for."""
 
-    def __init__(
-        self,
-        order: Order,
-        ledger: Ledger,
-        *,
-        clock: Clock,
-        display: Display,
-        wishes: Wishes,
-        do: Callable[[str, str | None], None],
-        tell: Callable[[str], None],
-    ) -> None:
-        self._order, self._ledger, self._clock = order, ledger, clock
-        self._display, self._wishes = display, wishes
-        self._do, self._tell = do, tell
+    def __init__(self, shop: Workshop, *, tell: Callable[[str], None]) -> None:
+        self._order, self._ledger, self._clock = shop.order, shop.ledger, shop.clock
+        self._display, self._wishes = shop.display, shop.wishes
+        self._do, self._tell = shop.do, tell
         self._fields: Mapping[str, Mapping[str, Any]] | None = None
         self._resting = ""
 

@@ -7,27 +7,24 @@ goes on from what it left; one that still runs under its supervisor is attended,
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flywheel.box import host
-from flywheel.box.clock import Clock, utc_text
-from flywheel.box.lease import Lease
-from flywheel.display.panel import Display
+from flywheel.box.clock import utc_text
 from flywheel.errors import FlywheelError, HeadError, LaunchError
 from flywheel.files import dump, read_json
 from flywheel.heads import archive, record
 from flywheel.ledger import views
-from flywheel.ledger.store import Ledger
 from flywheel.lever import canonical, fingerprint
 from flywheel.loop import rehearsal
 from flywheel.loop.attend import attend
-from flywheel.loop.order import Order
 from flywheel.loop.result import Failure
 from flywheel.loop.step import NextBlock
-from flywheel.loop.wishes import Wish, Wishes
+from flywheel.loop.wishes import Wish
+from flywheel.loop.workshop import Workshop
 from flywheel.run import launch
 from flywheel.run.guarding import guard_of
 from flywheel.run.manifest import Manifest, new_nonce
@@ -56,22 +53,12 @@ class _Stage:
 
 
 class Forge:
-    """Takes a head from its recipe to the archive. ``lease`` gives the device that is held."""
+    """Takes a head from its recipe to the archive."""
 
-    def __init__(
-        self,
-        order: Order,
-        ledger: Ledger,
-        *,
-        clock: Clock,
-        display: Display,
-        wishes: Wishes,
-        lease: Callable[[], Lease | None],
-        do: Callable[[str, str | None], None],
-    ) -> None:
-        self._order, self._ledger = order, ledger
-        self._clock, self._display, self._wishes = clock, display, wishes
-        self._lease, self._do = lease, do
+    def __init__(self, shop: Workshop) -> None:
+        self._order, self._ledger = shop.order, shop.ledger
+        self._clock, self._display, self._wishes = shop.clock, shop.display, shop.wishes
+        self._lease, self._do = shop.lease, shop.do
 
     def make(self, step: NextBlock) -> Wish | Failure | None:
         """Train and archive the candidate of a head's block; None once it is there."""

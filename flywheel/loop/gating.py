@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.best import engine_part
-from flywheel.box.clock import Clock, utc_text
-from flywheel.box.lease import Lease
-from flywheel.display.panel import Display
+from flywheel.box.clock import utc_text
 from flywheel.errors import LaunchError
 from flywheel.files import dump, read_json, write_atomic
 from flywheel.heads import archive
-from flywheel.ledger.store import Ledger
 from flywheel.loop.attend import Attended, attend
-from flywheel.loop.order import HEARTBEAT_GAP_S, Order
+from flywheel.loop.order import HEARTBEAT_GAP_S
 from flywheel.loop.result import Failure
 from flywheel.loop.step import NextBlock
-from flywheel.loop.wishes import Wish, Wishes
+from flywheel.loop.wishes import Wish
+from flywheel.loop.workshop import Workshop
 from flywheel.patch import compare, gates, prompts
 from flywheel.patch.worktree import Tree
 from flywheel.run import ingest, launch
@@ -64,20 +62,10 @@ class Question:
 class Gating:
     """The gates of one session."""
 
-    def __init__(
-        self,
-        order: Order,
-        ledger: Ledger,
-        *,
-        clock: Clock,
-        display: Display,
-        wishes: Wishes,
-        lease: Callable[[], Lease | None],
-        do: Callable[[str, str | None], None],
-    ) -> None:
-        self._order, self._ledger = order, ledger
-        self._clock, self._display, self._wishes = clock, display, wishes
-        self._lease, self._do = lease, do
+    def __init__(self, shop: Workshop) -> None:
+        self._order, self._ledger = shop.order, shop.ledger
+        self._clock, self._display, self._wishes = shop.clock, shop.display, shop.wishes
+        self._lease, self._do = shop.lease, shop.do
 
     def run(
         self, step: NextBlock, files: Sequence[str], old: Tree, new: Tree

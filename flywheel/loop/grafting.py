@@ -6,25 +6,23 @@ beside the ledger and are gone after the block. What a crash leaves of either is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flywheel import best
-from flywheel.box.clock import Clock, utc_text
-from flywheel.box.lease import Lease
-from flywheel.display.panel import Display
+from flywheel.box.clock import utc_text
 from flywheel.errors import FlywheelError, LedgerError, PatchError
 from flywheel.ledger import views
 from flywheel.ledger.rows import PatchRow, View
-from flywheel.ledger.store import Ledger
 from flywheel.loop.gating import Gating
-from flywheel.loop.order import KINDS, Order
+from flywheel.loop.order import KINDS
 from flywheel.loop.result import Failure
 from flywheel.loop.step import NextBlock
-from flywheel.loop.wishes import Wish, Wishes
+from flywheel.loop.wishes import Wish
+from flywheel.loop.workshop import Workshop
 from flywheel.patch import chain, record, source, worktree
 from flywheel.patch.chain import FIELD
 from flywheel.patch.repository import Repository
@@ -36,24 +34,13 @@ Trees = Mapping[str | None, Tree]
 
 
 class Graft:
-    """Patches of one session. ``lease`` gives the device that is held."""
+    """Patches of one session."""
 
-    def __init__(
-        self,
-        order: Order,
-        ledger: Ledger,
-        *,
-        clock: Clock,
-        display: Display,
-        wishes: Wishes,
-        lease: Callable[[], Lease | None],
-        do: Callable[[str, str | None], None],
-    ) -> None:
-        self._order, self._ledger = order, ledger
-        self._clock, self._display = clock, display
-        self._gating = Gating(order, ledger, clock=clock, display=display, wishes=wishes,
-                              lease=lease, do=do)  # fmt: skip
-        self._folder = worktree.folder_of(order.ledger)
+    def __init__(self, shop: Workshop) -> None:
+        self._order, self._ledger = shop.order, shop.ledger
+        self._clock, self._display = shop.clock, shop.display
+        self._gating = Gating(shop)
+        self._folder = worktree.folder_of(shop.order.ledger)
         self._said = ""
 
     def kinds(self, *, wanted: bool) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from flywheel.loop.staging import Staging
 from flywheel.loop.supply import Declared, Supply
 from flywheel.loop.turn import Turn
 from flywheel.loop.wishes import Wish, Wishes
+from flywheel.loop.workshop import Workshop
 from flywheel.run import launch
 from flywheel.run.ingest import Ingested
 from flywheel.run.manifest import Manifest
@@ -73,23 +74,12 @@ class Night:
             order, ledger, self.session, clock=clock, display=display, wishes=wishes,
             room=self.room, load_s=self._load_s, do=self._do, finished=self._finished,
         )  # fmt: skip
-
-        self.forge = Forge(
-            order, ledger, clock=clock, display=display, wishes=wishes,
-            lease=lambda: self.course.lease, do=self._do,
-        )  # fmt: skip
-        self.graft = Graft(
-            order, ledger, clock=clock, display=display, wishes=wishes,
-            lease=lambda: self.course.lease, do=self._do,
-        )  # fmt: skip
-        self.stage = Staging(
-            order, ledger, clock=clock, display=display, wishes=wishes, do=self._do,
-            decided=self.herald.decided,
-        )  # fmt: skip
-        self.asker = Asker(
-            order, ledger, clock=clock, display=display, wishes=wishes, do=self._do,
-            tell=self._tell,
-        )  # fmt: skip
+        shop = Workshop(
+            order, ledger, clock, display, wishes, lease=lambda: self.course.lease, do=self._do
+        )
+        self.forge, self.graft = Forge(shop), Graft(shop)
+        self.stage = Staging(shop, decided=self.herald.decided)
+        self.asker = Asker(shop, tell=self._tell)
 
     # -- the whole night -------------------------------------------------------------------
 

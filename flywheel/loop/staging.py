@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flywheel.best import engine_part
-from flywheel.box.clock import Clock, utc_text
-from flywheel.display.panel import STYLES, Display
+from flywheel.box.clock import utc_text
+from flywheel.display.panel import STYLES
 from flywheel.heads import archive
 from flywheel.heads.numbers import measured
 from flywheel.ledger import views
 from flywheel.ledger.rows import VariantRow
-from flywheel.ledger.store import Ledger
 from flywheel.loop import judge, prove
-from flywheel.loop.order import Order, arm_config
+from flywheel.loop.order import arm_config
 from flywheel.loop.step import Prove
-from flywheel.loop.wishes import Wish, Wishes
+from flywheel.loop.wishes import Wish
+from flywheel.loop.workshop import Workshop
 from flywheel.run.manifest import Manifest
 from flywheel.statistics.decide import Verdict
 
@@ -26,17 +26,13 @@ class Staging:
 
     def __init__(
         self,
-        order: Order,
-        ledger: Ledger,
+        shop: Workshop,
         *,
-        clock: Clock,
-        display: Display,
-        wishes: Wishes,
-        do: Callable[[str, str | None], None],
         decided: Callable[[Manifest, Verdict, Sequence[str]], None],
     ) -> None:
-        self._order, self._ledger = order, ledger
-        self._clock, self._display, self._wishes, self._do = clock, display, wishes, do
+        self._order, self._ledger = shop.order, shop.ledger
+        self._clock, self._display = shop.clock, shop.display
+        self._wishes, self._do = shop.wishes, shop.do
         self._decided = decided
 
     def settle(self, step: Prove) -> Wish | None:

@@ -32,6 +32,7 @@ from flywheel.loop.gating import Gating, Question, verdict
 from flywheel.loop.order import Order, PatchOrder
 from flywheel.loop.step import NextBlock
 from flywheel.loop.wishes import Wishes
+from flywheel.loop.workshop import Workshop
 from flywheel.patch import source, worktree
 from flywheel.patch.prompts import Shape
 from flywheel.patch.repository import Repository
@@ -177,11 +178,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     )  # fmt: skip
     clock = SystemClock()
     ledger = Ledger.open(order.ledger)
-    gating = Gating(
-        order, ledger, clock=clock, display=Display(Console(file=io.StringIO())),
-        wishes=Wishes(order.ledger, clock, deadline_s=None), lease=lambda: None,
+    gating = Gating(Workshop(
+        order, ledger, clock, Display(Console(file=io.StringIO())),
+        Wishes(order.ledger, clock, deadline_s=None), lease=lambda: None,
         do=lambda doing, run_id: None,
-    )  # fmt: skip
+    ))  # fmt: skip
     lever = Lever(name="p", kind="patch", change={"patch": "0" * 64}, claim="c", falsify="f",
                   predicted_gain=0.1, hot=False)  # fmt: skip
     step = NextBlock("b00001", "v0001", "lever", lever, CONFIG, CONFIG, False, "ABBA", 1, 1, "",

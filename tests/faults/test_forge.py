@@ -21,6 +21,7 @@ from flywheel.loop import judge, plan, planned, rehearsal
 from flywheel.loop.attend import Wishes
 from flywheel.loop.forge import Failure, Forge
 from flywheel.loop.order import HeadOrder, Order
+from flywheel.loop.workshop import Workshop
 from flywheel.statistics.campaign import HEADS
 
 TRAINER = """
@@ -50,10 +51,10 @@ class Box:
     def __init__(self, root: Path, ledger: Ledger, asked: Order) -> None:
         self.told, self.ledger = root / "told", ledger
         clock = SystemClock()
-        self.forge = Forge(
-            asked, ledger, clock=clock, display=Display(Console(file=io.StringIO())),
-            wishes=Wishes(asked.ledger, clock), lease=lambda: None, do=lambda *_: None,
-        )  # fmt: skip
+        self.forge = Forge(Workshop(
+            asked, ledger, clock, Display(Console(file=io.StringIO())),
+            Wishes(asked.ledger, clock), lease=lambda: None, do=lambda *_: None,
+        ))  # fmt: skip
 
     def make(self, name: str, **recipe: Any) -> Failure | None:
         """Have the head of a lever made; None when it is archived."""

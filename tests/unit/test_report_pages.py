@@ -1,11 +1,9 @@
-"""One lever, one run, two configurations; --since and the Markdown files."""
+"""One lever, one run, two configurations; what is shown of each, and --since."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_logs import import_history
 from records import NOW, World, drive, lever
 from reports import LEVERS, committed, finished
 
@@ -25,20 +22,15 @@ from flywheel.loop import planned
 from flywheel.report import (
     diff_page,
     find,
-    glyphs,
-    heads_md,
     html,
     lever_page,
     markdown,
     run_page,
-    runs_md,
     tables,
-    words,
 )
 from flywheel.report.gather import gather
 from flywheel.report.since import moment
 from flywheel.statistics.campaign import QUICK
-from flywheel.statistics.decide import at_most
 
 Json = Callable[..., Any]
 
@@ -310,55 +302,6 @@ def test_since_on_the_command_line(told: Json) -> None:
     assert later["since_utc"][:4] in ("2026", "2027")
 
 
-def test_markdown_is_written_once_and_checked(
-    night: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["report", "--ledger", str(night), "--md", str(tmp_path / "md")]
-    assert cli.main([*words, "--check"]) == 1
-    assert not (tmp_path / "md").exists()
-    assert cli.main(words) == 0
-    names = {p.name for p in (tmp_path / "md").iterdir()}
-    assert names == {"LEVERS.md", "RUNS.md", "HEAD_REGISTRY.md"}
-    assert cli.main([*words, "--check"]) == 0
-    (tmp_path / "md" / "RUNS.md").write_text("edited")
-    capsys.readouterr()
-    assert cli.main([*words, "--check", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["stale"] == ["RUNS.md"]
-
-
-def test_runs_md_lists_every_run_with_its_reason(made: views.View) -> None:
-    text = runs_md.render(made)
-    assert text == runs_md.render(made)
-    for block in made.blocks():
-        for run in block.runs:
-            assert f"| {run.id} |" in text
-    assert "seal_missing: the log stops" in text
-    assert runs_md.render(views.View()).endswith("No run yet.\n")
-
-
-def test_the_head_registry_says_when_there_is_none(made: views.View) -> None:
-    assert "No head arm has been recorded" in heads_md.render(made)
-
-
-def test_imported_heads_stand_apart_in_the_registry() -> None:
-    heads = [heads_md.ImportedHead("as it stood", "s1", "promoted", "refused", "3.58 | needs 3.66")]
-    text = heads_md.render(views.View(), heads)
-    assert "No head arm has been recorded by a run" in text
-    assert "## Imported, as it stood: 1" in text
-    assert "| s1 | promoted | refused | 3.58 \\| needs 3.66 |" in text
-
-
-def test_a_ledger_without_a_campaign_has_projections_but_no_night(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Ledger.open(tmp_path / "empty.db").close()
-    words = ["report", "--ledger", str(tmp_path / "empty.db")]
-    assert cli.main([*words, "--md", str(tmp_path), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["stale"]) == 3
-    assert cli.main(words) == 1
-    assert "no campaign" in capsys.readouterr().err
-
-
 def test_a_prefix_must_be_the_only_one() -> None:
     known = {"r00001-a": 1, "r00001-b": 2, "r00002-c": 3}
     assert find.by_prefix("run", "r00002", known) == 3
@@ -368,41 +311,6 @@ def test_a_prefix_must_be_the_only_one() -> None:
     for wanted in ("", "zz"):
         with pytest.raises(UsageError, match="there is no run"):
             find.by_prefix("run", wanted, known)
-
-
-def test_a_band_is_drawn_in_cells() -> None:
-    scale = glyphs.Axis(-0.1, 0.1)
-    whole = glyphs.bar(0.051, 0.021, 0.081, scale, 20, glyphs.UNICODE)
-    assert whole == " " * 10 + "┊ ├──●──┤"
-    drawn = glyphs.bar(0.05, None, None, scale, 20, glyphs.ASCII)
-    assert drawn[0] == "<"
-    assert drawn[-1] == ">"
-    assert drawn.count("o") == 1
-    assert drawn.isascii()
-    off = glyphs.bar(-0.5, -0.6, -0.4, scale, 20, glyphs.UNICODE)
-    assert off == "◂" + " " * 9 + "┊"
-    assert glyphs.bar(0.5, 0.4, 0.6, scale, 20, glyphs.UNICODE)[-1] == "▸"
-
-
-def test_sparks_follow_the_values() -> None:
-    assert glyphs.spark([1, 2, 3, 4, 5, 6, 7, 8], 8) == glyphs.SPARKS
-    assert glyphs.spark([1.0], 8) == glyphs.spark([], 8) == ""
-    assert len(set(glyphs.spark([2, 2, 2], 8))) == 1
-    assert len(glyphs.spark(list(range(1000)), 40)) == 40
-    assert glyphs.spark([1, float("nan"), 2], 8) == "▁█"
-
-
-def test_output_without_utf8_is_ascii_and_no_traceback(
-    night: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    monkeypatch.setattr("sys.stdout", stream)
-    assert cli.main(["report", "--ledger", str(night)]) == 0
-    stream.flush()
-    text = raw.getvalue().decode("ascii")
-    assert "canaries" in text
-    assert "--o" in text
 
 
 def test_a_screen_is_told_on_the_pages_of_both_its_levers(tmp_path: Path) -> None:
@@ -455,46 +363,6 @@ def test_what_a_screen_turned_away_never_stands_on_no_blocks(tmp_path: Path) -> 
     # Its own load is named after it, and so is the reason for the screen that it shared.
     assert f"b00007.3 | slow ({turned_away.id})" in pages["RUNS.md"]
     assert turned_away.why == "screen, with quick"
-
-
-def test_a_loss_is_told_as_a_cost() -> None:
-    assert words.bound(0.019) == "less than 1.9 %"
-    assert words.bound(-0.138) == "costs over 13.8 %"
-    assert at_most(-0.1294) == "costs more than 13.8 %"
-    assert at_most(0.0) == "worth less than 0.0 %"
-
-
-@pytest.fixture
-def foreign(tmp_path: Path) -> Path:
-    """A ledger that holds imported history and nothing else."""
-    opened = Ledger.open(tmp_path / "foreign.db")
-    import_history(opened, NOW)
-    opened.close()
-    return opened.path
-
-
-def test_a_ledger_of_imported_history_alone_shows_it(
-    foreign: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["report", "--ledger", str(foreign)]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("no campaign of ours yet")
-    assert "imported     1 decode log, 1 table" in text
-    assert "tokens/forward" in text
-    assert cli.main(["report", "--ledger", str(foreign), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["campaign"] is None
-    assert [one["name"] for one in told["imported"]] == ["decode.txt", "arms.txt"]
-
-
-def test_imported_history_is_named_beside_our_own(night: Path, tmp_path: Path) -> None:
-    opened = Ledger.open(shutil.copy(night, tmp_path / "both.db"))
-    import_history(opened, NOW)
-    document = gather(opened, [], with_evidence=True)
-    opened.close()
-    printed = "\n".join(line.text for line in tables.lines(document, tables.Page(100)))
-    assert "imported " in printed
-    assert "<h2>Imported " in html.render(document)
 
 
 def test_the_page_holds_the_width_analysis(night: Path) -> None:

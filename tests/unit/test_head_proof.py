@@ -1,0 +1,78 @@
+"""A head in service must take the rounds that were measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from head_arms import MADE, better, measured_with
+
+from flywheel.errors import HeadError
+from flywheel.loop import prove
+from flywheel.statistics.tau import tau_block
+
+SERVER = """
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+asked = []
+class H(BaseHTTPRequestHandler):
+    def log_message(self, *_): pass
+    def say(self, body):
+        self.send_response(200); self.end_headers(); self.wfile.write(body.encode())
+    def do_POST(self):
+        asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.say("{}")
+    def do_GET(self):
+        if self.path == "/v1/models":
+            return self.say('{"data": [{"id": "tiny"}]}')
+        rounds = ROUNDS * len(asked)
+        tokens = 32.0 * len(asked)
+        self.say(f"flywheel_verifies_total {rounds}.0\\nflywheel_round_tokens_total {tokens}\\n")
+staged = json.load(open(sys.argv[sys.argv.index("--config") + 1]))
+assert staged["head"], staged
+server = HTTPServer(("127.0.0.1", 0), H)
+print(f"Serving at http://127.0.0.1:{server.server_address[1]}/v1", flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.parametrize(("rounds", "holds"), [(10, True), (11, False)])
+def test_the_served_head_must_take_the_measured_rounds(
+    rounds: int, holds: bool, tmp_path: Path
+) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(SERVER.replace("ROUNDS", str(rounds)))
+    wanted = prove.Signature(("a", "b"), 64, 20)
+    chats = {name: {"messages": [{"role": "user", "content": "x"}]} for name in "ab"}
+    found = prove.prove(
+        {"head": "there"}, tmp_path, wanted, chats, max_new_tokens=33,
+        command=(sys.executable, str(script)),
+    )  # fmt: skip
+    assert found.holds is holds
+    assert f"64 tokens in {2 * rounds} rounds, measured 64 in 20" in found.detail
+    assert not (tmp_path / prove.STAGED).exists()
+
+
+def test_a_server_that_dies_proves_nothing(tmp_path: Path) -> None:
+    wanted = prove.Signature(("a",), 1, 1)
+    found = prove.prove(
+        {"head": "x"}, tmp_path, wanted, {}, max_new_tokens=3,
+        command=(sys.executable, "-c", "print('no such head'); raise SystemExit(2)"),
+    )  # fmt: skip
+    assert not found.holds
+    assert "left with status 2: no such head" in found.detail
+
+
+def test_a_signature_asks_only_what_a_chat_request_can() -> None:
+    rows = tau_block(measured_with(better(2))).by_prompt
+    chats: dict[str, Mapping[str, Any]] = {
+        r.prompt: {"thinking": r.category != "reasoning"} for r in rows
+    }
+    found = prove.signature(rows, chats)
+    assert all(p.startswith("reasoning-") for p in found.prompts)
+    assert found.tokens == MADE * prove.PROMPTS
+    with pytest.raises(HeadError, match="no prompt of the suite"):
+        prove.signature(rows, {r.prompt: {"thinking": True} for r in rows})
