@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NIGHT := out/night-$(shell date -u +%Y%m%dT%H%M%SZ)
 
-.PHONY: run test lint type contracts levers clean
+.PHONY: run test coverage lint type contracts levers clean
 
 run: $(STAMP)
 	@mkdir -p $(NIGHT)
@@ -15,9 +15,16 @@ run: $(STAMP)
 	@$(BIN)/flywheel report --ledger $(NIGHT)/ledger.db --html $(NIGHT)/report.html >/dev/null
 	@echo "HTML report: $(NIGHT)/report.html"
 
+# Tests start hundreds of programs, which would each compile every module anew without bytecode.
+test coverage: export PYTHONDONTWRITEBYTECODE =
+
 test: $(STAMP)
 	@tests/browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/cpu tests/contract tests/gpu
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/unit tests/faults
+
+# A report, at twice the time of what it watches.
+coverage: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov=flywheel --cov-report=term:skip-covered tests/unit tests/faults
 
 lint: $(STAMP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from kernels.bench.clock import MOST
@@ -36,7 +36,8 @@ class Tunable:
 
 def distance(tile: Any, other: Any) -> float:
     """Doublings and halvings between two tiles of one kind; a choice counts as one."""
-    return sum(map(_apart, astuple(tile), astuple(other)))
+    names = [one.name for one in fields(tile)]
+    return sum(_apart(getattr(tile, name), getattr(other, name)) for name in names)
 
 
 def _apart(a: Any, b: Any) -> float:

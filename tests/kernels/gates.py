@@ -30,6 +30,9 @@ def interpreter() -> None:
         )
     os.environ["TRITON_INTERPRET"] = "1"
     pytest.importorskip("triton", reason="TRITON MISSING: NO KERNEL GATE RUNS HERE")
+    import shortcuts  # which imports Triton, and so comes after the variable
+
+    shortcuts.hasten()
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,15 @@ CONTEXT, CHUNK, WIDTH = 4096, 256, 5
 
 @contextmanager
 def cleared() -> Iterator[None]:
-    """Inside, new memory is zero: what no kernel fills must still name tokens and experts."""
+    """Inside, new memory is zero: what no kernel fills must still name tokens and experts.
+
+    Nothing is drawn into it: no kernel reads a weight.
+    """
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch, "empty", torch.zeros))
         stack.enter_context(patch.object(torch, "empty_like", torch.zeros_like))
         stack.enter_context(patch.object(Tensor, "new_empty", Tensor.new_zeros))
+        stack.enter_context(patch.object(Tensor, "random_", lambda drawn, *_, **__: drawn))
         yield
 
 

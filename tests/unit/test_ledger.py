@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,16 +23,17 @@ from flywheel.statistics.campaign import QUICK
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """An empty ledger."""
     opened = Ledger.open(tmp_path / "ledger.db")
     yield opened
     opened.close()
 
 
-@pytest.fixture
-def filled(ledger: Ledger) -> Ledger:
-    """A ledger in which every table has a row."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger in which every table has a row, for each test to copy."""
+    ledger = Ledger.open(tmp_path_factory.mktemp("made") / "ledger.db")
     planned.open_campaign(ledger, QUICK, start={}, box="box", now_utc=NOW)
     effects = {'{"threads":2}': -0.05}
     world = World(effects, fails=lambda s: ("dead", "x") if s.number == 3 else None)
@@ -50,7 +53,16 @@ def filled(ledger: Ledger) -> Ledger:
     import_history(ledger, NOW)
     a_head(ledger)
     a_patch(ledger)
-    return ledger
+    ledger.close()
+    return ledger.path
+
+
+@pytest.fixture
+def filled(made: Path, tmp_path: Path) -> Iterator[Ledger]:
+    """A copy of it."""
+    opened = Ledger.open(shutil.copy(made, tmp_path / "ledger.db"))
+    yield opened
+    opened.close()
 
 
 def test_every_history_table_refuses_update_and_delete(filled: Ledger) -> None:
