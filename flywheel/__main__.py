@@ -1,7 +1,14 @@
-"""``python -m flywheel``."""
+"""``flywheel``, and ``python -m flywheel``."""
 
 import sys
 
-from flywheel.cli.app import main
+from flywheel.entry import enter
 
-sys.exit(main())
+
+def main() -> int:
+    """The command line."""
+    return enter("flywheel", "flywheel.cli.app")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

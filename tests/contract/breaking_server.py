@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.batch import Batch, Generation, Outcome
-from engine.server.__main__ import main
+from engine.server.command import main
 
 
 class Breaking(Batch):

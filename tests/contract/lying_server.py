@@ -6,7 +6,7 @@ import sys
 
 from engine.batch import Batch
 from engine.engine import Engine
-from engine.server.__main__ import main
+from engine.server.command import main
 from engine.torch_backend import TorchBackend
 
 

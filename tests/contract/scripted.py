@@ -21,7 +21,7 @@ from engine.engine import Commit
 from engine.errors import NumericsError
 from engine.grammar import Grammars
 from engine.sampling import Sampling
-from engine.server.__main__ import listen, serve
+from engine.server.command import listen, serve
 from engine.server.deployment import EMBEDDED, Deployment
 from engine.server.limits import Limits
 from engine.server.service import Loaded, Service

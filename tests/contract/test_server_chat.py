@@ -153,7 +153,7 @@ def test_what_cannot_be_served_is_one_sentence_and_status_2(
 
 
 def test_a_taken_port_is_one_sentence(server: Running, capfd: pytest.CaptureFixture[str]) -> None:
-    from engine.server.__main__ import main
+    from engine.server.command import main
 
     assert main(["--port", server.url.rpartition(":")[2]]) == 2
     assert "Cannot listen on 127.0.0.1" in capfd.readouterr().err

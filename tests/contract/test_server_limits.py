@@ -17,8 +17,8 @@ from scripted import SCRIPTS
 from servers import HERE, Running, started
 
 from engine.errors import ConfigError
-from engine.server.__main__ import main
 from engine.server.app import EXCHANGES, LOOKS
+from engine.server.command import main
 from engine.server.guard import checked
 
 KEY = "a-key-for-tests"

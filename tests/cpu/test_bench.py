@@ -15,11 +15,11 @@ import torch
 from checkpoints import QUICK, random_checkpoint
 
 from engine import lease
-from engine.bench.__main__ import main
+from engine.bench.command import main
 from engine.bench.contest import Sample
 from engine.bench.session import Question, Session, by_category, identical, speedup, summary
 from engine.bench.spread import Ratio, Spread, common_beginning, order
-from engine.train.__main__ import main as train
+from engine.train.command import main as train
 
 ASSETS = Path(__file__).parents[2] / "engine" / "assets" / "tiny-v4"
 FAST = ["--prompts", "2", "--tokens", "12", "--repeats", "2", "--threads", "1"]

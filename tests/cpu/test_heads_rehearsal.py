@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.heads.__main__ import main
+from engine.heads.command import main
 from engine.heads.stage import CARD
 
 

@@ -23,8 +23,8 @@ from engine.heads import (
     replay,
     retired,
 )
-from engine.heads.__main__ import main
 from engine.heads.captured import Captured
+from engine.heads.command import main
 from engine.heads.equivalence import Agreement
 from engine.heads.head import Head, is_draft, is_expert, raw_tensors
 from engine.heads.losses import Drafted, Slots

@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.bench.__main__ import weights_bytes
+from engine.bench.command import weights_bytes
 from engine.checkpoint import load_weights
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.geometry import Geometry
 from engine.inventory import header
-from engine.inventory.__main__ import main
 from engine.inventory.account import take
+from engine.inventory.command import main
 from engine.inventory.floor import Bandwidth, bandwidth
 from engine.inventory.memory import growth, held_by_torch, memory, row_bytes
 from engine.inventory.part import draft_bytes, expert_bytes, parts, read_bytes

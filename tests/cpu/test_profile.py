@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.bench.__main__ import main as bench
+from engine.bench.command import main as bench
 from engine.engine import Engine
 from engine.errors import ConfigError
 from engine.geometry import Geometry
 from engine.inventory.part import parts, read_bytes
-from engine.measure.__main__ import main as measure
+from engine.measure.command import main as measure
 from engine.profile import ceiling, host, weight
-from engine.profile.__main__ import main
 from engine.profile.ceiling import Ceiling
+from engine.profile.command import main
 from engine.profile.decode import decode, random_prompt
 from engine.profile.phase import Phase, ProfileError, check, tree
 from engine.profile.profile import Profile

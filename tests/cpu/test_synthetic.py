@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import CheckpointError, ConfigError
 from engine.geometry import Geometry, synthetic_name
-from engine.measure.__main__ import main as measure
+from engine.measure.command import main as measure
 from engine.measure.plan import Plan
 from engine.suite import ASSETS, Suite
 from flywheel import synthetic as loop

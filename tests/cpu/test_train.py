@@ -16,8 +16,8 @@ from engine.errors import CheckpointError, EngineError
 from engine.formats import fp8_round_trip, mxfp4_round_trip
 from engine.geometry import Geometry
 from engine.train import export, initial
-from engine.train.__main__ import main
 from engine.train.backbone import Plan, Trainer
+from engine.train.command import main
 from engine.train.data import ASSISTANT_ID, USER_ID, Rows, Split, prompt_of, spoken, synthetic
 from engine.train.draft import DraftPlan, DraftTrainer
 from engine.train.evaluate import Generation, acceptance, generate

@@ -14,8 +14,8 @@ from engine import chat
 from engine.suite import ASSETS, PLANS, Plan, candidates, distinct_4gram
 from engine.tokenizer import Tokenizer
 from engine.train.corpus import build, overlap
-from engine.train.corpus.__main__ import main
 from engine.train.corpus.chat_sample import CATEGORIES, stream
+from engine.train.corpus.command import main
 from engine.train.corpus.phrase import say
 
 TOKENIZER = Tokenizer.load(ASSETS / "tiny-v4")

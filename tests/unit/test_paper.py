@@ -16,7 +16,7 @@ from reports import committed
 
 from flywheel.cli import app as cli, paper
 from flywheel.errors import UsageError
-from flywheel.simulate import __main__ as simulate
+from flywheel.simulate import command as simulate
 
 ROOT = Path(__file__).parents[2]
 

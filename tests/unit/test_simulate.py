@@ -18,7 +18,7 @@ from flywheel.errors import UsageError
 from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.loop import planned
-from flywheel.simulate import __main__ as program, landscape, ordering, page, plot
+from flywheel.simulate import command as program, landscape, ordering, page, plot
 from flywheel.simulate.box import BOXES, Box, Machine
 from flywheel.simulate.outcome import Outcome, Summary, summarise
 from flywheel.simulate.study import Row, campaign, rows, study

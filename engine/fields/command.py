@@ -46,7 +46,7 @@ def _source() -> str:
     return Path(config.__file__).read_text(encoding="utf-8")
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print them."""
     parser = argparse.ArgumentParser(
         prog="python -m engine.fields", description="Every field of the engine's configuration.",
@@ -66,7 +66,3 @@ def _print(found: dict[str, dict[str, Any]]) -> None:
     for name, told in found.items():
         takes = told.get("choices") or told.get("range") or told.get("form") or ""
         sys.stdout.write(f"{name} = {told['default']!r}  {takes}  {told['said']}\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""What the configuration's fields are, for whoever proposes a value."""
