@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -251,8 +252,24 @@ def test_the_command_prints_json_whose_totals_are_the_sums(
 def test_the_command_prints_where_each_number_is_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--synthetic", "tiny-v4", "--context", "512"]) == 0
     text = capsys.readouterr().out
-    assert "config: " in text
-    assert "routed experts" in text
+    assert "from config, by these fields" in text
+    assert "routed experts: 3 x hidden_size x moe_intermediate_size" in text
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "300"])
+def test_no_digit_is_left_out_however_narrow_the_terminal(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["--synthetic", "k160", "--context", "1048576"]) == 0
+    text = capsys.readouterr().out
+    account = take("k160", UNKNOWN, [1_048_576])
+    for part in account.parts:
+        assert re.search(rf"{part.kind.name} .*\b{part.stored_bytes:,}\b", text)
+    for held in account.memory:
+        assert re.search(rf"1,048,576 +{held.format} .*\b{held.held / 1e6:.1f}\b", text)
+    tables = [line for line in text.splitlines() if re.search(r"\d \s*\d", line)]
+    assert max(map(len, tables)) < 80
 
 
 @pytest.mark.parametrize(
