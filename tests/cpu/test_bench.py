@@ -141,7 +141,8 @@ def test_an_option_without_effect_is_refused(
     "arguments",
     [
         ["--prompts", "\u00b2"], ["--prompts", "0"], ["--synthetic", "k160", "--lengths", "0"],
-        ["--synthetic", "k160", "--contexts", "1,,2"], ["--synthetic", "k160", "--contexts", "9" * 99],
+        ["--synthetic", "k160", "--contexts", "1,,2"],
+        ["--synthetic", "k160", "--contexts", "9" * 99],
     ],
 )  # fmt: skip
 def test_a_number_that_cannot_be_is_refused_by_its_option(
