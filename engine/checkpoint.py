@@ -28,7 +28,14 @@ def shards(checkpoint: Path) -> list[Path]:
         try:
             names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
             files = [checkpoint / name for name in names]
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            TypeError,
+            RecursionError,
+        ) as error:
             raise CheckpointError(f"{index} is not a valid shard index: {error}.") from None
         missing = [path.name for path in files if not path.exists()]
         if missing:

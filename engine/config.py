@@ -61,7 +61,8 @@ TILES = (
     "tile_markov",
 )
 OF_TRITON = ("graph", *TILES)
-_TILE = re.compile(r"[a-z_][a-z_0-9]*=[0-9]{1,6}(,[a-z_][a-z_0-9]*=[0-9]{1,6})*")
+_ONE = r"[a-z_][a-z_0-9]*=(0|[1-9][0-9]{0,5})"
+_TILE = re.compile(f"{_ONE}(,{_ONE})*")
 _TREE = re.compile(r"[1-8](,[1-8]){0,7}")
 MOST_PATHS = 8  # of a tree of drafts
 RANGES: dict[str, tuple[float, float]] = {
@@ -242,7 +243,8 @@ def _check(name: str, value: Any) -> None:
     number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not low <= value <= high:
         kind = "an integer" if whole else "a number"
-        raise ConfigError(f"{name} must be {kind} from {low:g} to {high:g}; got {value!r}.")
+        limits = f"{low:.12g} to {high:.12g}"
+        raise ConfigError(f"{name} must be {kind} from {limits}; got {value!r}.")
 
 
 def _is_tree(text: str) -> bool:

@@ -1,26 +1,46 @@
-"""How a program of this package begins: Ctrl-C is one sentence, also while its imports run."""
+"""How a program of this package begins and ends.
+
+Ctrl-C is one sentence, also while its imports run; output that nobody reads is no crash.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+import select
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-INTERRUPTED = 130
+FAILED, INTERRUPTED = 1, 130
+_STDOUT = 1
 
 
 def enter(package: str) -> int:
-    """Run `main` of the package's module `command`; its exit code, or 130 after Ctrl-C."""
+    """Run `main` of the package's module `command`; its exit code, 130 after Ctrl-C, 1 unread."""
     try:
         with _leaving(package):
             program = importlib.import_module(f"{package}.command")
         code: int = program.main()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         _tell(package)
         return INTERRUPTED
+    except BrokenPipeError:
+        if not _unread():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)  # for what is still to be flushed
+        return FAILED
     return code
+
+
+def _unread() -> bool:
+    """Whether whoever read standard output has left."""
+    poll = select.poll()
+    poll.register(_STDOUT, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,21 @@ _FIXED: dict[str, Any] = {
     "attention_dropout": 0.0,
     "topk_method": "noaux_tc",
 }
+
+# What may be nothing; every other number is a size, a rate or a limit, and so above zero.
+_FROM_ZERO = frozenset(
+    {
+        "num_hash_layers",
+        "compress_ratios",
+        "dspark_target_layer_ids",
+        "bos_token_id",
+        "eos_token_id",
+        "dspark_noise_token_id",
+        "hc_eps",
+    }
+)
+_LARGEST = 2**31 - 1
+_TRAINED = "original_max_position_embeddings"
 
 # Each folder here that holds a config.json is a geometry with a name.
 ASSETS = Path(__file__).parent / "assets"
@@ -141,7 +157,9 @@ class Geometry:
             raise CheckpointError(
                 f"{checkpoint} is not a checkpoint: it has no config.json."
             ) from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise CheckpointError(f"Cannot read {path}: {error.strerror}.") from None
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} is not valid JSON: {error}.") from None
         if not isinstance(raw, dict):
             raise CheckpointError(f"{path} must hold a JSON object.")
@@ -210,18 +228,15 @@ class Geometry:
                 "num_experts_per_tok exceeds n_routed_experts",
             ),
             (
-                any(not 0 <= i < self.num_hidden_layers for i in self.dspark_target_layer_ids),
+                any(i >= self.num_hidden_layers for i in self.dspark_target_layer_ids),
                 "dspark_target_layer_ids must name backbone layers",
             ),
             (
-                not 0 <= self.dspark_noise_token_id < self.vocab_size,
+                self.dspark_noise_token_id >= self.vocab_size,
                 "dspark_noise_token_id is outside the vocabulary",
             ),
-            (
-                not 0 <= self.eos_token_id < self.vocab_size,
-                "eos_token_id is outside the vocabulary",
-            ),
-            (self.dspark_block_size < 1, "dspark_block_size must be at least 1"),
+            (self.bos_token_id >= self.vocab_size, "bos_token_id is outside the vocabulary"),
+            (self.eos_token_id >= self.vocab_size, "eos_token_id is outside the vocabulary"),
         ]
         for wrong, sentence in problems:
             if wrong:
@@ -240,18 +255,36 @@ def named_geometries() -> tuple[str, ...]:
 
 
 def _coerce(name: str, kind: str, value: Any) -> Any:
+    """A value as its field's kind: finite, and no smaller than the field allows."""
     try:
         if kind.startswith("tuple"):
-            return tuple(_integer(item) for item in value)
-        return _integer(value) if kind == "int" else float(value)
-    except (TypeError, ValueError):
+            return tuple(_integer(name, item) for item in value)
+        return _integer(name, value) if kind == "int" else _real(name, value)
+    except (TypeError, ValueError, OverflowError):
         raise CheckpointError(f"config.json: {name} = {value!r} is not a valid {kind}.") from None
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, bool) or int(value) != value:
+def _integer(name: str, value: Any) -> int:
+    number = int(value)
+    if isinstance(value, bool) or number != value or number > _LARGEST:
         raise ValueError(value)
-    return int(value)
+    _check_sign(name, number)
+    return number
+
+
+def _real(name: str, value: Any) -> float:
+    number = float(value)
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise ValueError(value)
+    _check_sign(name, number)
+    return number
+
+
+def _check_sign(name: str, number: float) -> None:
+    zero = name in _FROM_ZERO
+    if number < 0 or (number == 0 and not zero):
+        least = "at least 0" if zero else "at least 1" if isinstance(number, int) else "above 0"
+        raise CheckpointError(f"config.json: {name} must be {least}; got {number!r}.")
 
 
 def _parse_yarn(left: dict[str, Any]) -> Yarn:
@@ -264,12 +297,12 @@ def _parse_yarn(left: dict[str, Any]) -> Yarn:
         raise CheckpointError(f"config.json: rope_scaling of type {kind!r} is not implemented.")
     try:
         yarn = Yarn(
-            factor=float(scaling.pop("factor")),
-            original_max_position_embeddings=int(scaling.pop("original_max_position_embeddings")),
-            beta_fast=float(scaling.pop("beta_fast", 32)),
-            beta_slow=float(scaling.pop("beta_slow", 1)),
+            factor=_real("factor", scaling.pop("factor")),
+            original_max_position_embeddings=_integer(_TRAINED, scaling.pop(_TRAINED)),
+            beta_fast=_real("beta_fast", scaling.pop("beta_fast", 32)),
+            beta_slow=_real("beta_slow", scaling.pop("beta_slow", 1)),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(
             f"config.json: rope_scaling is incomplete or malformed: {error}."
         ) from None

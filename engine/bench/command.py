@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,8 +32,12 @@ from engine.tokenizer import Tokenizer
 
 PLAIN, SPECULATIVE = "plain", "speculative"
 PROFILE = "--profile"  # another command, with options of its own
+_NUMBER = re.compile("[0-9]{1,18}")
 AGREEMENT_PROMPTS, AGREEMENT_TOKENS = 3, 32
 SYNTHETIC_CHUNK = 2048  # prompt tokens a forward of a model that fills a GPU
+# Options that say nothing of the other kind of model.
+OF_SYNTHETIC = ("layers", "contexts", "lengths", "sections")
+OF_CHECKPOINT = ("checkpoint", "suite", "prompts", "tokens", "threads")
 INDEXED_RATIO = 4  # tokens a compressed row, on the layers that select rows
 
 
@@ -61,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     progress = _bar(Console(stderr=True))
     try:
-        if given.synthetic:
+        _check(given)
+        if given.synthetic is not None:
             return _synthetic(given)
         options = _options(given, argv)
         with lease.held("engine.bench"), progress:
@@ -77,6 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         show(result, Console())
     return 0
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Refuse an option that would be without effect."""
+    synthetic = given.synthetic is not None
+    for name in OF_CHECKPOINT if synthetic else OF_SYNTHETIC:
+        if getattr(given, name) is not None:
+            raise ConfigError(f"--{name} goes {'without' if synthetic else 'with'} --synthetic.")
 
 
 def _synthetic(given: argparse.Namespace) -> int:
@@ -263,7 +277,7 @@ def _config(path: Path | None) -> tuple[Path | None, EngineConfig]:
         return None, EngineConfig()
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"Cannot read the configuration {path}: {error}.") from None
     inner = raw.get("config", raw) if isinstance(raw, dict) else None
     if not isinstance(inner, dict):
@@ -276,16 +290,22 @@ def _config(path: Path | None) -> tuple[Path | None, EngineConfig]:
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not _NUMBER.fullmatch(text) or int(text) < 1:
         raise argparse.ArgumentTypeError("must be a whole number of at least 1")
     return int(text)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     parts = text.split(",")
-    if not all(part.isdigit() for part in parts):
+    if not all(_NUMBER.fullmatch(part) for part in parts):
         raise argparse.ArgumentTypeError("must be whole numbers with commas between them")
     return tuple(int(part) for part in parts)
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    if 0 in (found := _numbers(text)):
+        raise argparse.ArgumentTypeError("must be at least 1: an empty prompt has no first token")
+    return found
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -293,7 +313,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m engine.bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.bench", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--quick", action="store_true", help="about a minute")
     parser.add_argument("--checkpoint", type=Path, help="folder; absent: the embedded one")
@@ -307,7 +329,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(PROFILE, action="store_true", help="phases of a step: engine.profile")
     parser.add_argument("--layers", type=_positive, help="of the synthetic model; absent: all")
     parser.add_argument("--contexts", type=_numbers, help="of the synthetic model, as 0,4096,32768")
-    parser.add_argument("--lengths", type=_numbers, help="prompts to prefill, as 1024,12288")
+    parser.add_argument("--lengths", type=_lengths, help="prompts to prefill, as 1024,12288")
     parser.add_argument("--sections", type=_names, help="of the synthetic model, as decode,prefill")
     parser.add_argument("--no-peer", action="store_true", help="leave transformers out")
     return parser

@@ -56,6 +56,11 @@ class Options:
                 f"A context of {longest} tokens exceeds the model's "
                 f"{geometry.max_position_embeddings}."
             )
+        if 0 < self.config.context < longest:
+            raise ConfigError(
+                f"The configuration's context of {self.config.context} tokens does not hold the "
+                f"timings, which need {longest}."
+            )
         config = replace(self.config, backend="triton", context=self.config.context or longest)
         return config.effective(geometry, cores=1)
 

@@ -70,13 +70,13 @@ class Tiles:
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Inside, what a kernel or its compiler refuses is a ConfigError that names the tiles.
+        """Inside, what a kernel, compiler or driver refuses is a ConfigError with the tiles.
 
         Where none was asked for it is a defect, and stays what it is.
         """
         try:
             yield
-        except (ValueError, TritonError) as error:
+        except (ValueError, ArithmeticError, RuntimeError, TritonError) as error:
             asked = {name: text for name in TILES if (text := getattr(self.config, name))}
             if not asked:
                 raise
@@ -108,14 +108,21 @@ class Tiles:
 
 
 def changed(tile: Any, name: str, text: str) -> Any:
-    """`tile` with the fields that `text` names; ConfigError, with the known ones, for any other."""
+    """`tile` with the fields that `text` names; ConfigError for any that none may have."""
     kinds = {field.name: field.type for field in fields(tile)}
     values: dict[str, int | bool] = {}
     for one in text.split(","):
         field, _, number = one.partition("=")
         if field not in kinds:
             raise ConfigError(f"{name} has no {field!r}; known: {', '.join(kinds)}.")
-        values[field] = bool(int(number)) if kinds[field] == "bool" else int(number)
+        if field in values:
+            raise ConfigError(f"{name} names {field} twice.")
+        choice = kinds[field] == "bool"
+        if choice and number not in ("0", "1"):
+            raise ConfigError(f"{name} takes {field}=0 or {field}=1, not {field}={number}.")
+        if not choice and int(number) == 0:
+            raise ConfigError(f"{name} takes {field} of at least 1.")
+        values[field] = bool(int(number)) if choice else int(number)
     return replace(tile, **values)
 
 

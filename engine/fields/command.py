@@ -17,6 +17,9 @@ from typing import Any
 
 from engine import config
 from engine.config import CHOICES, OF_TORCH, OF_TRITON, RANGES, TILES, EngineConfig
+from engine.errors import EngineError
+from engine.fields.check import check
+from engine.geometry import ASSETS
 
 _REMARK = re.compile(r"^    (?P<name>\w+): \w+ = [^#]+  # (?P<said>.+)$", re.MULTILINE)
 
@@ -47,18 +50,48 @@ def _source() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print them."""
+    """Print them, or check some; exit code 2 and one sentence for what could not run here."""
     parser = argparse.ArgumentParser(
-        prog="python -m engine.fields", description="Every field of the engine's configuration.",
-        epilog="Example: python -m engine.fields --json",
+        prog="python -m engine.fields",
+        description="Every field of the engine's configuration.",
+        epilog="Examples: python -m engine.fields --json; "
+        'python -m engine.fields --check \'{"backend": "triton"}\'',
     )
     parser.add_argument("--json", action="store_true", help="One JSON object on stdout.")
+    parser.add_argument(
+        "--check", metavar="FIELDS", type=_object, help="Could these, a JSON object, run here?"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, default=ASSETS / "tiny-v4", help="The model to check with."
+    )
+    given = parser.parse_args(arguments)
+    if given.check is not None:
+        return _check(given.check, given.checkpoint)
     found = fields()
-    if parser.parse_args(arguments).json:
+    if given.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
         return 0
     with contextlib.suppress(BrokenPipeError):
         _print(found)
+    return 0
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError("must be a JSON object")
+    return found
+
+
+def _check(raw: dict[str, Any], checkpoint: Path) -> int:
+    try:
+        check(raw, checkpoint)
+    except EngineError as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 

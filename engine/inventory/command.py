@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ from engine.inventory.account import take
 from engine.inventory.floor import bandwidth
 from engine.inventory.page import show
 
+_SLOWEST, _FASTEST = 1e-3, 1e9  # GB/s; no box is beyond either
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the account; exit status 2 and one sentence for a model that has none."""
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         account = take(
-            given.synthetic or given.checkpoint,
+            given.checkpoint if given.synthetic is None else given.synthetic,
             bandwidth(given.bandwidth_gb_s),
             given.context,
         )
@@ -40,14 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(text)
+def _bandwidth(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not _SLOWEST <= value <= _FASTEST:
+        raise argparse.ArgumentTypeError(f"must be from {_SLOWEST:g} to {_FASTEST:g}")
     return value
-
-
-_positive.__name__ = "bandwidth"  # what argparse calls a value that it cannot read
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,6 +61,6 @@ def _parser() -> argparse.ArgumentParser:
         "--context", type=int, action="append", metavar="N", help="tokens of a sequence; repeatable"
     )
     parser.add_argument(
-        "--bandwidth-gb-s", type=_positive, metavar="X", help="read bandwidth for the floor, GB/s"
+        "--bandwidth-gb-s", type=_bandwidth, metavar="X", help="read bandwidth for the floor, GB/s"
     )
     return parser

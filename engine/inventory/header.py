@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from engine.checkpoint import shards
 from engine.errors import CheckpointError
@@ -21,6 +23,7 @@ _LENGTH_BYTES = 8
 _LONGEST_HEADER = 100_000_000  # the format's own limit
 _DTYPES = {"fp4": ("I8",), "fp8": ("F8_E4M3",), "bf16": ("BF16",), "f32": ("F32",), "i64": ("I64",)}
 _SCALE_DTYPES = ("F8_E8M0", "U8")
+_ELEMENT_BYTES = {"I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E8M0": 1, "BF16": 2, "F32": 4, "I64": 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +93,44 @@ def _headers(shard: Path) -> Iterator[tuple[str, Header]]:
             if not 0 < length <= _LONGEST_HEADER:
                 raise ValueError(f"a header of {length} bytes")
             raw = json.loads(stream.read(length))
+            data_bytes = stream.seek(0, os.SEEK_END) - _LENGTH_BYTES - length
+        if not isinstance(raw, dict):
+            raise ValueError("its header is no JSON object")
+        places = []
         for name, body in raw.items():
             if name != "__metadata__":
-                yield name, _header(body)
-        end = max((b["data_offsets"][1] for n, b in raw.items() if n != "__metadata__"), default=0)
-        if shard.stat().st_size != _LENGTH_BYTES + length + end:
-            raise ValueError("its length is not what its header says")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+                header, start = _header(name, body)
+                places.append((start, header.size_bytes))
+                yield name, header
+        _check_places(places, data_bytes)
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"The shard {shard} is damaged or truncated: {error}.") from None
 
 
-def _header(body: dict[str, object]) -> Header:
-    shape, offsets = body["shape"], body["data_offsets"]
-    if not isinstance(shape, list) or not isinstance(offsets, list):
-        raise ValueError("a tensor without shape or place")
-    size = int(offsets[1]) - int(offsets[0])
-    if size < 0 or (math.prod(shape) == 0) != (size == 0):
-        raise ValueError("a tensor of impossible length")
-    return Header(str(body["dtype"]), tuple(int(n) for n in shape), size)
+def _header(name: str, body: object) -> tuple[Header, int]:
+    """What a header says of one tensor, and where its bytes begin."""
+    told = body if isinstance(body, dict) else {}
+    dtype, shape, offsets = (told.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not (isinstance(dtype, str) and _naturals(shape) and _naturals(offsets)):
+        raise ValueError(f"{name} has no type, shape or place")
+    if len(offsets) != 2:
+        raise ValueError(f"{name} has no place")
+    start, end = offsets
+    if dtype in _ELEMENT_BYTES and math.prod(shape) * _ELEMENT_BYTES[dtype] != end - start:
+        raise ValueError(f"{name} is {dtype} {shape} and cannot take {end - start} bytes")
+    return Header(dtype, tuple(shape), end - start), start
+
+
+def _naturals(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+
+
+def _check_places(places: list[tuple[int, int]], data_bytes: int) -> None:
+    """Raise ValueError unless tensors lie one behind the other and fill the file."""
+    reached = 0
+    for start, size in sorted(places):
+        if start != reached:
+            raise ValueError("its tensors overlap or leave gaps")
+        reached += size
+    if reached != data_bytes:
+        raise ValueError("its length is not what its header says")

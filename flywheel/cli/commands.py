@@ -18,7 +18,7 @@ from rich.text import Text
 
 from flywheel import best, declared, doctor, priority, suite, synthetic
 from flywheel.box.clock import SystemClock, Window, count, span_text
-from flywheel.cli import levers as cli_levers, notify as cli_notify
+from flywheel.cli import levers as cli_levers, notify as cli_notify, start as cli_start
 from flywheel.cli.terminal import (
     FAILED,
     REFUSED,
@@ -81,6 +81,7 @@ def run(
         raise UsageError(f"the folder of the ledger, {path.parent}, does not exist.")
     model = checkpoint_path(checkpoint)
     first_config = first(start or [], model)
+    fields = command_from(FIELDS_VARIABLE, FIELDS_COMMAND)
 
     def all_now(view: views.View) -> tuple[Lever, ...]:
         levers = chosen(cli_levers.with_declared(path, view), only)
@@ -96,6 +97,8 @@ def run(
     # A short night that has somebody to ask goes on to ask him.
     short = SEEKING if asked else QUICK
     settings = HEADS if heads else short if quick else FULL
+    if start:
+        cli_start.check(path, first_config, model, fields)
     # Canaries are counted, however long that takes.
     budget_s = QUICK_BUDGET_S if quick and not canaries else None
     order = Order(
@@ -115,7 +118,7 @@ def run(
         notify=cli_notify.targets(notify),
         proposers=asked,
         terms=terms,
-        fields=command_from(FIELDS_VARIABLE, FIELDS_COMMAND),
+        fields=fields,
         new_campaign=new_campaign,
         first_config=first_config,
         holdout=holdout_path(holdout, suite_file),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from kernels.bench import clock
+from kernels.bench.amount import count
 from kernels.bench.line import Line, table
 from kernels.bench.shape import LINEARS
 
@@ -24,17 +25,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     ceiling = clock.copy_gb_s()
     lines = measure(given.rows, given.repeats, given.only.split(","), ceiling)
+    if not lines:
+        print(f"No kernel's name contains any of {given.only!r}.", file=sys.stderr)
+        return 2
     if given.json:
-        products = {count: products_us(lines, count) for count in given.rows}
+        products = {rows: products_us(lines, rows) for rows in given.rows}
         plain = [line.plain() for line in lines]
         print(json.dumps({"machine": facts(ceiling), "lines": plain, "products_us": products}))
     else:
         print("  ".join(f"{name} {value}" for name, value in facts(ceiling).items()))
         print(table(lines))
-        for count in given.rows:
-            total = products_us(lines, count)
+        for rows in given.rows:
+            total = products_us(lines, rows)
             if total is not None:
-                print(f"all products of a layer, {count} rows: {total:.1f} us")
+                print(f"all products of a layer, {rows} rows: {total:.1f} us")
     return 0
 
 
@@ -58,8 +62,8 @@ def measure(rows: Sequence[int], repeats: int, only: Sequence[str], ceiling: flo
     from kernels.bench import work
 
     lines = []
-    for count in rows:
-        for item in work.every(count):
+    for width in rows:
+        for item in work.every(width):
             if any(word in item.name for word in only):
                 times = clock.times_us(item.make(), repeats)
                 lines.append(Line.of(item.name, item.rows, item.weight_bytes, times, ceiling))
@@ -87,10 +91,10 @@ def facts(ceiling: float) -> dict[str, object]:
 
 def rows_of(text: str) -> list[int]:
     """Numbers of rows separated by commas; ValueError unless each is from 1 to 8."""
-    counts = [int(word) for word in text.split(",")]
-    if not all(1 <= count <= 8 for count in counts):
+    widths = [int(word) for word in text.split(",")]
+    if not all(1 <= width <= 8 for width in widths):
         raise ValueError(text)
-    return counts
+    return widths
 
 
 rows_of.__name__ = "rows"  # what argparse calls a value that it cannot read
@@ -100,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kernels.bench", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--rows", type=rows_of, default=[1, 6], help="rows of a step, e.g. 1,2,6")
-    parser.add_argument("--repeats", type=int, default=15, help="replays of each graph")
+    parser.add_argument("--repeats", type=count, default=15, help="replays of each graph")
     parser.add_argument("--only", default="", help="words, with commas: work that contains one")
     return parser
 

@@ -10,6 +10,8 @@ from typing import Any
 from kernels.bench.shape import HIDDEN, INNER, LINEARS, Linear
 
 OURS = "ours"
+_MOST_US = 1e12  # more than any command may take
+_LONGEST, _SHORT = 10_000, 200  # characters that are looked at, and that are kept
 LAYER = "layer"
 CHAIN = "experts chain"
 # What others launch apart and our experts' grids hold already.
@@ -52,17 +54,19 @@ def read(who: str, raw: Any) -> Entry | Missing | None:
     """
     if not isinstance(raw, dict) or not isinstance(raw.get("op"), str):
         return None
-    name, op = str(raw.get("peer") or who), raw["op"]
+    name, op = short(raw.get("peer") or who), short(raw["op"])
+    if name == OURS:  # nobody else's times count as ours
+        name = who
     rows = raw.get("M", raw.get("rows"))
-    if "error" in raw:
-        return Missing(name, f"{op}, {rows} rows", _short(raw["error"]))
+    if raw.get("error") is not None:
+        return Missing(name, short(f"{op}, {rows} rows"), short(raw["error"]))
     if "ms_per_layer" in raw:
         operation, us = LAYER, _positive(raw["ms_per_layer"]) * 1e3
     else:
         operation, us = _operation(op), _positive(raw.get("us"))
-    if not operation or isinstance(rows, bool) or not isinstance(rows, int) or math.isnan(us):
+    if not operation or type(rows) is not int or rows < 1 or math.isnan(us):
         return None
-    note = str(raw.get("note", ""))
+    note = short(raw.get("note", ""))
     return Entry(operation, rows, name, us, f"{op}; {note}" if operation == LAYER else note)
 
 
@@ -76,11 +80,13 @@ def _operation(op: str) -> str:
 
 def _positive(value: Any) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) and value > 0 else math.nan
+    return float(value) if number and 0 < value < _MOST_US else math.nan
 
 
-def _short(value: object) -> str:
-    return " ".join(str(value).split())[:200]
+def short(value: object) -> str:
+    """One line of what a terminal can show, whatever a peer said."""
+    text = "".join(c if c.isprintable() else " " for c in str(value)[:_LONGEST])
+    return " ".join(text.split())[:_SHORT]
 
 
 @dataclass(frozen=True, slots=True)

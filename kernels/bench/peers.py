@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from kernels.bench.__main__ import facts, measure, refusal, rows_of
+from kernels.bench.amount import count, seconds
 from kernels.bench.contest import OPERATIONS, OURS, Entry, Missing, lines, products, table
 from kernels.bench.external import run
 
@@ -76,7 +77,7 @@ def _own(rows: Sequence[int], repeats: int, ceiling: float) -> tuple[list[Entry]
         for line in measure(rows, repeats, ("",), ceiling)
         if line.name in OPERATIONS
     ]
-    found = [entry for count in rows for entry in library.entries(count, repeats)]
+    found = [entry for width in rows for entry in library.entries(width, repeats)]
     torch.cuda.empty_cache()  # the peers' processes need the memory
     entries += [entry for entry in found if isinstance(entry, Entry)]
     return entries, [entry for entry in found if isinstance(entry, Missing)]
@@ -89,23 +90,32 @@ def _command(text: str) -> tuple[str, str]:
     return name, command
 
 
-_command.__name__ = "NAME=COMMAND"  # what argparse calls a value that it cannot read
+def _peer(text: str) -> tuple[str, str]:
+    name, command = _command(text)
+    if name == OURS:
+        raise argparse.ArgumentTypeError(f"{OURS!r} is no peer's name")
+    return name, command
+
+
+_command.__name__ = _peer.__name__ = (
+    "NAME=COMMAND"  # what argparse calls a value that it cannot read
+)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kernels.bench.peers", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--rows", type=rows_of, default=[1, 6], help="rows of a step, e.g. 1,2,6")
-    parser.add_argument("--repeats", type=int, default=15, help="replays of each graph")
+    parser.add_argument("--repeats", type=count, default=15, help="replays of each graph")
     parser.add_argument(
-        "--peer", type=_command, action="append", default=[], metavar="NAME=COMMAND",
+        "--peer", type=_peer, action="append", default=[], metavar="NAME=COMMAND",
         help="a command that times a package and prints or leaves JSON; repeatable",
     )  # fmt: skip
     parser.add_argument(
         "--ours", type=_command, action="append", default=[], metavar="NAME=COMMAND",
         help="the same for what is ours but not a kernel, a whole layer for instance",
     )  # fmt: skip
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for each command")
+    parser.add_argument("--limit", type=seconds, default=120.0, help="seconds for each command")
     return parser
 
 

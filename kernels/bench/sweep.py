@@ -21,6 +21,7 @@ from typing import Any
 
 from kernels.bench import clock
 from kernels.bench.__main__ import refusal
+from kernels.bench.amount import count, seconds
 
 _BEST = 6
 _ENDLESS = 1e6  # seconds
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(sentence, file=sys.stderr)
         return 2
     ask = Ask(given.rows, tuple(given.only.split(",")), given.most)
+    if not ask.names():
+        print(f"No product's name contains any of {given.only!r}.", file=sys.stderr)
+        return 2
     found = list(sweep(ask, given.jobs, given.repeats, given.seconds))
     if given.json:
         print(json.dumps(found))
@@ -75,19 +79,19 @@ class Task:
         return time.monotonic() > self.until
 
 
-def tasks(ask: Ask, seconds: float) -> list[list[Task]]:
+def tasks(ask: Ask, within_s: float) -> list[list[Task]]:
     """Of every product in turn; each has an equal share of the time."""
     names, start = ask.names(), time.monotonic()
     return [
-        [Task(ask.rows, name, tile, start + seconds * (i + 1) / len(names)) for tile in tiles]
+        [Task(ask.rows, name, tile, start + within_s * (i + 1) / len(names)) for tile in tiles]
         for i, name in enumerate(names)
         if (tiles := ask.tiles(name))
     ]
 
 
-def sweep(ask: Ask, jobs: int, repeats: int, seconds: float) -> Iterator[dict[str, Any]]:
+def sweep(ask: Ask, jobs: int, repeats: int, within_s: float) -> Iterator[dict[str, Any]]:
     """One object per tile that ran; compiled by `jobs` processes, one product after the other."""
-    products = tasks(ask, seconds)
+    products = tasks(ask, within_s)
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, initializer=_only_compile) as pool:
         ready = pool.imap(_compile, [task for product in products for task in product])
@@ -156,11 +160,11 @@ def _product(rows: int, name: str) -> Any:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kernels.bench.sweep", description=__doc__)
     parser.add_argument("--json", action="store_true", help="every tile as one JSON array")
-    parser.add_argument("--rows", type=int, default=1, help="rows of a step")
-    parser.add_argument("--repeats", type=int, default=5, help="replays of each graph")
-    parser.add_argument("--most", type=int, default=100, help="tiles of each product")
-    parser.add_argument("--seconds", type=float, default=_ENDLESS, help="time for all products")
-    parser.add_argument("--jobs", type=int, default=4, help="processes that compile beforehand")
+    parser.add_argument("--rows", type=count, default=1, help="rows of a step")
+    parser.add_argument("--repeats", type=count, default=5, help="replays of each graph")
+    parser.add_argument("--most", type=count, default=100, help="tiles of each product")
+    parser.add_argument("--seconds", type=seconds, default=_ENDLESS, help="time for all products")
+    parser.add_argument("--jobs", type=count, default=4, help="processes that compile beforehand")
     parser.add_argument("--only", default="", help="words, with commas: products that contain one")
     return parser
 

@@ -19,6 +19,9 @@ from engine.bench.command import main
 from engine.bench.contest import Sample
 from engine.bench.session import Question, Session, by_category, identical, speedup, summary
 from engine.bench.spread import Ratio, Spread, common_beginning, order
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.geometry import Geometry
 from engine.train.command import main as train
 
 ASSETS = Path(__file__).parents[2] / "engine" / "assets" / "tiny-v4"
@@ -117,6 +120,59 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "c.json").write_text('{"drafts": 1}')
     assert main(["--config", str(tmp_path / "c.json")]) == 2
     assert "drafts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--contexts", "0"], "--contexts goes with --synthetic"),
+        (["--layers", "2"], "--layers goes with --synthetic"),
+        (["--synthetic", "k160", "--checkpoint", "x"], "--checkpoint goes without --synthetic"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--prompts", "\u00b2"], ["--prompts", "0"], ["--synthetic", "k160", "--lengths", "0"],
+        ["--synthetic", "k160", "--contexts", "1,,2"],
+        ["--synthetic", "k160", "--contexts", "9" * 99],
+    ],
+)  # fmt: skip
+def test_a_number_that_cannot_be_is_refused_by_its_option(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert f"argument {arguments[-2]}: must be" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to time on")
+@pytest.mark.parametrize("name", ["k160", ""])
+def test_without_a_gpu_no_synthetic_model_is_timed(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--synthetic", name]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_context_that_does_not_hold_the_timings_is_refused() -> None:
+    pytest.importorskip("triton")
+    from engine.bench.synthetic import Options
+
+    k160 = Geometry.named("k160")
+    given = EngineConfig(dtype="bfloat16", context=4096)
+    with pytest.raises(ConfigError, match=r"4096 tokens does not hold the timings, .* 132096"):
+        Options("k160", config=given).resolved(k160)
+    short = Options("k160", config=given, contexts=(0, 2048), prompts=(1024,))
+    assert short.resolved(k160).context == 4096
 
 
 class Fake:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -160,6 +162,66 @@ def test_a_truncated_shard_is_refused(small: Path, tmp_path: Path, kept: int) ->
         take(tmp_path, UNKNOWN)
 
 
+Header = dict[str, dict[str, Any]]
+
+
+def _typeless(header: Header) -> None:
+    del header["norm.weight"]["dtype"]
+
+
+def _placeless(header: Header) -> None:
+    header["norm.weight"]["data_offsets"] = [0]
+
+
+def _endless(header: Header) -> None:
+    header["norm.weight"]["shape"] = [float("inf")]
+
+
+def _thin(header: Header) -> None:
+    start, end = header["norm.weight"]["data_offsets"]
+    header["norm.weight"]["data_offsets"] = [start, end - 2]
+
+
+def _shared(header: Header) -> None:
+    one, other = "layers.0.attn_norm.weight", "layers.0.ffn_norm.weight"
+    header[one]["data_offsets"] = header[other]["data_offsets"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (_typeless, "norm.weight has no type, shape or place"),
+        (_placeless, "norm.weight has no place"),
+        (_endless, "norm.weight has no type, shape or place"),
+        (_thin, r"norm.weight is BF16 \[\d+\] and cannot take \d+ bytes"),
+        (_shared, "its tensors overlap or leave gaps"),
+    ],
+)
+def test_a_damaged_header_is_refused_with_what_is_wrong(
+    small: Path, tmp_path: Path, change: Callable[[Header], None], sentence: str
+) -> None:
+    content = (small / "model.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    change(header)
+    _write(tmp_path, small, json.dumps(header).encode(), content[8 + length :])
+    with pytest.raises(CheckpointError, match=f"damaged or truncated: {sentence}"):
+        take(tmp_path, UNKNOWN)
+
+
+@pytest.mark.parametrize("text", [b"[]", b"7", b'{"a":1}', b"\xff", b"[" * 9999, b'{"a":' * 9999])
+def test_a_header_of_anything_else_is_refused(small: Path, tmp_path: Path, text: bytes) -> None:
+    _write(tmp_path, small, text, b"")
+    with pytest.raises(CheckpointError, match="damaged or truncated"):
+        take(tmp_path, UNKNOWN)
+
+
+def _write(folder: Path, like: Path, header: bytes, data: bytes) -> None:
+    length = len(header).to_bytes(8, "little")
+    (folder / "model.safetensors").write_bytes(length + header + data)
+    shutil.copy(like / "config.json", folder)
+
+
 def test_the_floor_is_bytes_over_bandwidth() -> None:
     account = take("k160", bandwidth(4690.0))
     assert account.bandwidth.floor_ms(account.read_bytes) == pytest.approx(2.385, abs=0.001)
@@ -190,13 +252,41 @@ def test_the_command_prints_json_whose_totals_are_the_sums(
 def test_the_command_prints_where_each_number_is_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--synthetic", "tiny-v4", "--context", "512"]) == 0
     text = capsys.readouterr().out
-    assert "config: " in text
-    assert "routed experts" in text
+    assert "from config, by these fields" in text
+    assert "routed experts: 3 x hidden_size x moe_intermediate_size" in text
 
 
-@pytest.mark.parametrize("arguments", [[], ["folder", "--synthetic", "k160"], ["/nowhere"]])
+@pytest.mark.parametrize("columns", ["20", "80", "300"])
+def test_no_digit_is_left_out_however_narrow_the_terminal(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["--synthetic", "k160", "--context", "1048576"]) == 0
+    text = capsys.readouterr().out
+    account = take("k160", UNKNOWN, [1_048_576])
+    for part in account.parts:
+        assert re.search(rf"{part.kind.name} .*\b{part.stored_bytes:,}\b", text)
+    for held in account.memory:
+        assert re.search(rf"1,048,576 +{held.format} .*\b{held.held / 1e6:.1f}\b", text)
+    tables = [line for line in text.splitlines() if re.search(r"\d \s*\d", line)]
+    assert max(map(len, tables)) < 80
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["folder", "--synthetic", "k160"], ["/nowhere"], ["--synthetic", ""]]
+)
 def test_a_question_without_one_model_is_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e-320", "fast"])
+def test_a_bandwidth_that_no_box_has_is_refused(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--synthetic", "k160", f"--bandwidth-gb-s={text}"])
+    assert left.value.code == 2
+    assert "must be from 0.001 to 1e+09" in capsys.readouterr().err

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
-from kernels.bench import clock, shape
+from kernels.bench import clock, peers, shape, sweep
 from kernels.bench.__main__ import main, products_us
+from kernels.bench.amount import seconds
 from kernels.bench.line import Line, table
 from kernels.bench.sweep import Task
 from kernels.bench.tunable import Tunable, distance
@@ -91,6 +94,23 @@ def test_rows_that_no_step_has_are_refused(rows: str, capsys: pytest.CaptureFixt
         main(["--rows", rows])
     assert left.value.code == 2
     assert "invalid rows value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--repeats", "0"], ["--repeats", "-3"], ["--repeats", "x"]])
+@pytest.mark.parametrize("command", [main, sweep.main, peers.main])
+def test_amounts_that_cannot_be_are_refused(
+    command: Callable[[list[str]], int], arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        command(arguments)
+    assert left.value.code == 2
+    assert "argument --repeats: must be a whole number of at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
+def test_a_time_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="seconds above 0"):
+        seconds(text)
 
 
 @dataclass(frozen=True)

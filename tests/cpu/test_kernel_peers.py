@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from pathlib import Path
@@ -47,7 +48,8 @@ def test_an_operation_is_known_with_its_shape_or_without_its_family(
     "raw",
     [
         row(op="lm_head alone"), row(op="wq_bb"), row(us=float("nan")), row(us=0), row(us="12"),
-        row(us=True), row(us=None), row(M=None), row(M=1.5), row(M=True), {"op": 3}, [], 7, None,
+        row(us=True), row(us=None), row(M=None), row(M=1.5), row(M=True), row(M=0), row(M=-6),
+        row(us=10**400), row(us=1e300), {"op": 3}, [], 7, None,
     ],
 )  # fmt: skip
 def test_what_is_no_time_of_a_known_operation_is_left_out(raw: Any) -> None:
@@ -64,6 +66,27 @@ def test_a_layer_is_known_by_its_milliseconds() -> None:
 def test_an_error_is_kept_with_its_reason_in_one_line() -> None:
     found = read("p", {"op": "wo_b", "M": 6, "error": "CUBLAS\n  NOT SUPPORTED", "peer": "torch"})
     assert found == Missing("torch", "wo_b, 6 rows", "CUBLAS NOT SUPPORTED")
+
+
+def test_an_error_that_is_nothing_is_none() -> None:
+    assert isinstance(read("p", row(error=None)), Entry)
+
+
+def test_nobody_elses_time_counts_as_ours() -> None:
+    found = read("p", row(peer=OURS))
+    assert isinstance(found, Entry)
+    assert found.who == "p"
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["--peer", f"{OURS}=true"])
+
+
+def test_what_a_peer_says_is_one_line_that_a_terminal_can_show() -> None:
+    found = read("p", row(note="\x1b[2J a\n\ud800 b" + "c" * 9999, peer="two\nlines"))
+    assert isinstance(found, Entry)
+    assert found.note.startswith("[2J a b")
+    assert len(found.note) <= 200
+    assert found.who == "two lines"
+    found.note.encode()
 
 
 def test_ratios_are_of_our_time_and_the_fastest_peer_comes_first() -> None:
@@ -152,6 +175,51 @@ time.sleep(60)
     assert missing == [Missing("p", "the rest", "the limit of 3 s passed")]
     pid = int((tmp_path / "pid").read_text())
     assert not alive(pid)
+
+
+def test_a_command_whose_child_keeps_its_output_open_holds_nobody_up(tmp_path: Path) -> None:
+    code = f"""
+import subprocess, sys
+sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+child = subprocess.Popen(sleeper, start_new_session=True)
+open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+print({json.dumps(row())!r}, flush=True)
+"""
+    started = time.monotonic()
+    entries, missing = run("p", python(code), 50.0)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert time.monotonic() - started < 40
+    assert (len(entries), missing) == (1, [])
+
+
+def test_what_a_command_leaves_running_is_ended(tmp_path: Path) -> None:
+    code = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+"""
+    run("p", python(code), 50.0)
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_a_command_that_prints_without_end_is_ended() -> None:
+    entries, missing = run("p", "yes", 50.0)
+    assert entries == []
+    assert missing == [Missing("p", "the rest", "it printed more than 64 MiB")]
+
+
+def test_what_no_reader_can_take_is_left_out() -> None:
+    code = f"""
+import os
+out = os.environ["OUT"]
+os.mkfifo(out + "/a.json")
+os.mkdir(out + "/b.json")
+open(out + "/c.json", "w").write("[" * 99999)
+print('{{"a":' * 99999)
+print({json.dumps(row())!r})
+"""
+    entries, missing = run("p", python(code), 50.0)
+    assert (len(entries), missing) == (1, [])
 
 
 def alive(pid: int) -> bool:

@@ -163,7 +163,21 @@ def parse(**changes: Any) -> Callable[[], Geometry]:
         ({"dspark_target_layer_ids": [6]}, "dspark_target_layer_ids must name backbone layers"),
         ({"dspark_noise_token_id": 512}, "dspark_noise_token_id is outside the vocabulary"),
         ({"eos_token_id": 512}, "eos_token_id is outside the vocabulary"),
+        ({"bos_token_id": 512}, "bos_token_id is outside the vocabulary"),
         ({"dspark_block_size": 0}, "dspark_block_size must be at least 1"),
+        ({"o_groups": 0}, "o_groups must be at least 1; got 0"),
+        ({"sliding_window": -1}, "sliding_window must be at least 1; got -1"),
+        ({"num_hash_layers": -1}, "num_hash_layers must be at least 0; got -1"),
+        ({"dspark_target_layer_ids": [-1]}, "dspark_target_layer_ids must be at least 0"),
+        ({"vocab_size": math.inf}, "vocab_size = inf is not a valid int"),
+        ({"index_topk": 10**23}, f"index_topk = {10**23} is not a valid int"),
+        ({"rope_theta": 0}, "rope_theta must be above 0; got 0.0"),
+        ({"rms_norm_eps": math.nan}, "rms_norm_eps = nan is not a valid float"),
+        ({"swiglu_limit": True}, "swiglu_limit = True is not a valid float"),
+        (
+            {"rope_scaling": checkpoints.SMALL["rope_scaling"] | {"factor": math.inf}},
+            "rope_scaling is incomplete or malformed: inf",
+        ),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
@@ -179,12 +193,21 @@ def test_descriptive_fields_are_accepted() -> None:
     parse(transformers_version="5.0", pad_token_id=3, initializer_range=0.02, use_cache=False)()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "3", '{"a": }', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[1, 2]", "3", '{"a": }', "\xff", "[" * 9999, "1" * 9999],
+    ids=lambda text: text[:8],
+)
 def test_a_broken_config_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
     sentence = refusal(CheckpointError, lambda: load(tmp_path))
     assert "config.json" in sentence
     assert "JSON" in sentence
+
+
+def test_a_config_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").mkdir()
+    assert "Is a directory" in refusal(CheckpointError, lambda: load(tmp_path))
 
 
 def test_a_folder_without_config_is_no_checkpoint(tmp_path: Path) -> None:

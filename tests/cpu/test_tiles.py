@@ -96,6 +96,19 @@ def test_a_field_that_a_tile_does_not_have_is_refused_with_those_it_has(name: st
         operations(**{name: "colour=1"})
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("columns=0", "tile_wo_b takes columns of at least 1"),
+        ("stages=2,columns=32,stages=3", "tile_wo_b names stages twice"),
+        ("early=7", "tile_wo_b takes early=0 or early=1, not early=7"),
+    ],
+)
+def test_what_a_field_of_a_tile_may_not_be_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        operations(tile_wo_b=text)
+
+
 @pytest.mark.parametrize("text", ["columns", "columns=", "columns=-1", "columns=a", "a=1,", 3])
 def test_what_is_no_tile_is_refused_when_it_is_read(text: object) -> None:
     with pytest.raises(ConfigError, match="tile_down must be empty or fields of a tile"):
@@ -143,6 +156,8 @@ def test_what_a_kernel_refuses_of_a_tile_is_said_in_a_sentence_that_names_it() -
     sentence = r"tile_down 'columns=17'\): not a power of two\."
     with pytest.raises(ConfigError, match=sentence), asked.answered():
         raise ValueError("not a power of two\nand more")
+    with pytest.raises(ConfigError, match="tile_down 'columns=17'"), asked.answered():
+        torch.empty(2) @ torch.empty(3)  # what a driver refuses is a RuntimeError as well
     with pytest.raises(ValueError, match="a defect"), Tiles(config(), K160).answered():
         raise ValueError("a defect")
 

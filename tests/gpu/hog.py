@@ -14,7 +14,7 @@ import torch
 def main() -> None:
     """Take until the limit, say so, and stay."""
     piece, pause_s, limit = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    held = []
+    held: list[torch.Tensor] = []
     while len(held) * piece < limit:
         held.append(torch.ones(piece, dtype=torch.uint8, device="cuda"))
         torch.cuda.synchronize()

@@ -184,9 +184,9 @@ def test_the_real_vocabulary_draws_the_oracles_tokens_at_every_width(temperature
     gates.check_twice(first)
     inputs = op.inputs(8, "cuda")
     (whole,) = op.run(inputs)
-    for first in range(8):
-        given = inputs | {"scores": inputs["scores"][first:].clone()}
-        assert torch.equal(op.run(given | {"ahead": 1 + first})[0], whole[first:])
+    for start in range(8):
+        given = inputs | {"scores": inputs["scores"][start:].clone()}
+        assert torch.equal(op.run(given | {"ahead": 1 + start})[0], whole[start:])
 
 
 def test_every_short_round_ends_as_the_oracles() -> None:

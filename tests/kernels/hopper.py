@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 from unittest.mock import patch
 
 import operations
@@ -31,6 +31,15 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from kernels import fp8_linear, markov, moe, moe_prefill, project, router
+
+
+class _Rows(TypedDict, total=False):
+    """The compressed rows that an attention chooses from."""
+
+    capacity: int
+    ratio: int
+    count: int
+
 
 REAL = {
     "fp8_linear": operations.fp8_linear(4096, 4096),
@@ -57,8 +66,8 @@ REAL = {
     "pick": operations.pick(12928, temperature=1.0),
 }
 _SIZES = (64, 512, 32, 128)  # heads, channels, rotated pairs, window
-_CSA = {"capacity": 32_768, "ratio": 4, "count": 512}
-_HCA = {"capacity": 1024, "ratio": 128}
+_CSA: _Rows = {"capacity": 32_768, "ratio": 4, "count": 512}
+_HCA: _Rows = {"capacity": 1024, "ratio": 128}
 _FAR, _SHORT, _LONG = 9_000, 50, 20  # first positions, and rows of a passage
 # Operations over a sequence's state, each with its rows.
 STATE = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 
 MASK = 0xFFFFFFFF
 
@@ -66,7 +67,7 @@ def _multiply_add(a: int, b: int, c: int) -> int:
     return pair(*halves)
 
 
-_STEPS = {
+_STEPS: dict[str, Callable[..., int]] = {
     "mov.b32": lambda a: a,
     "cvt.u32.u16": lambda a: a,
     "mul.lo.u32": lambda a, b: a * b,

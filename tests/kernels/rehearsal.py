@@ -32,7 +32,8 @@ class _OnCpu(TorchFunctionMode):
         if function is torch.randn:
             return torch.zeros(*args, **given)
         if function is torch.randint:
-            return torch.zeros(args[-1], **{"dtype": torch.int64} | given)
+            given.setdefault("dtype", torch.int64)
+            return torch.zeros(args[-1], **given)
         return args[0].zero_() if function is Tensor.random_ else function(*args, **given)
 
 
@@ -45,13 +46,13 @@ def rehearse(rows: int) -> dict[str, int]:
 
     found = {}
     with _OnCpu(), patch.object(JITFunction, "run", run):
-        for item in work.tunable(rows):
-            make = item.prepare(1)
-            for tile in item.nearest(4):
+        for product in work.tunable(rows):
+            make = product.prepare(1)
+            for tile in product.nearest(4):
                 (call,) = make(tile)
                 launches.clear()
                 call()
-                found[f"sweep {item.name}"] = len(launches)
+                found[f"sweep {product.name}"] = len(launches)
         for item in work.every(rows) if rows <= 8 else ():
             call, *_ = item.make()
             launches.clear()
@@ -63,6 +64,6 @@ def rehearse(rows: int) -> dict[str, int]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     assert "TRITON_INTERPRET" not in os.environ
-    shape.EXPERTS, ending.VOCABULARY, work.MOST, work._BANKS = 8, 4096, 1, 1
+    shape.EXPERTS, ending.VOCABULARY, work._BANKS = 8, 4096, 1
     names = sweep.Ask(1, ("",), 1).names()
     print(json.dumps({"names": names} | {str(rows): rehearse(rows) for rows in (6, 9)}))
