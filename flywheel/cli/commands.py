@@ -30,6 +30,7 @@ from flywheel.cli.terminal import (
 )
 from flywheel.display.panel import Display, forgiven
 from flywheel.errors import FlywheelError, UsageError
+from flywheel.heads.judge import sees_nothing
 from flywheel.ledger import views
 from flywheel.lever import Lever
 from flywheel.loop import daemon
@@ -40,7 +41,7 @@ from flywheel.report import gather, tables
 from flywheel.report.document import Document
 from flywheel.run import launch
 from flywheel.serve.server import SERVER_COMMAND
-from flywheel.statistics.campaign import FULL, HEADS, QUICK, SEEKING
+from flywheel.statistics.campaign import FULL, HEADS, QUICK, SEEKING, Budget
 
 QUICK_TOKENS, FULL_TOKENS = 208, 256
 QUICK_BUDGET_S = 14 * 60.0
@@ -97,6 +98,12 @@ def run(
     # A short night that has somebody to ask goes on to ask him.
     short = SEEKING if asked else QUICK
     settings = HEADS if heads else short if quick else FULL
+    chosen_prompts = prompts.quick() if quick else prompts.ids
+    if heads and sees_nothing(len(chosen_prompts), Budget(settings).alpha_t):
+        raise UsageError(
+            f"{count(len(chosen_prompts), 'prompt')} of {prompts.path} could see nothing of a head; "
+            "a few of each category could."
+        )
     if start:
         cli_start.check(path, first_config, model, fields)
     # Canaries are counted, however long that takes.
@@ -105,7 +112,7 @@ def run(
         ledger=path,
         checkpoint=model,
         suite=prompts.path,
-        prompts=prompts.quick() if quick else prompts.ids,
+        prompts=chosen_prompts,
         max_new_tokens=QUICK_TOKENS if quick else FULL_TOKENS,
         settings=settings.of_canaries(canaries) if canaries else settings,
         budget_s=budget_s if budget_hours is None else budget_hours * 3600.0,

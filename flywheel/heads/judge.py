@@ -13,7 +13,15 @@ from fractions import Fraction
 
 from flywheel import release
 from flywheel.heads.numbers import mean
-from flywheel.statistics.band import Band, Pool, e_value, effect_band, log_gain, spread
+from flywheel.statistics.band import (
+    Band,
+    Pool,
+    e_value,
+    effect_band,
+    log_gain,
+    needed_t,
+    spread,
+)
 from flywheel.statistics.block import BlockEstimate, PromptRounds
 from flywheel.statistics.decide import Rule, Verdict, detectable
 
@@ -66,6 +74,11 @@ def verdict(estimates: Sequence[BlockEstimate], alpha_t: float, rule: Rule) -> V
     word = "nothing" if least is None else f"{least:.1f} %"
     spoken = f"{len(gains)} prompts could have seen {word}; {said}"
     return ended("inconclusive", "prompts", spoken)
+
+
+def sees_nothing(prompts: int, alpha_t: float) -> bool:
+    """Whether no gain of a head, however large, could be told over so few prompts."""
+    return not math.isfinite(needed_t(prompts, prompts - 1, alpha_t))
 
 
 def regressions(rows: Sequence[PromptRounds], rule: Rule) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from flywheel.best import Best
+from flywheel.box.clock import count
+from flywheel.heads.judge import sees_nothing
 from flywheel.ledger.rows import CampaignRow, VariantRow, View
 from flywheel.lever import Lever, null_lever
 from flywheel.loop.bracket import opened
@@ -62,11 +64,13 @@ def _choice(order: Sequence[Ranked]) -> Choice:
 
 def _priced(view: View, campaign: CampaignRow, best: Best, lever: Lever) -> PricedOut | None:
     """A lever whose ceiling is too low to be worth a run, or to be seen here; None otherwise."""
+    variant = variant_id(view)
+    place = (lever, variant, dict(best.config), lever.applied(best.config, variant))
+    if lever.kind == "head" and (blind := _blind(view, campaign)):
+        return PricedOut(*place, blind, "inconclusive", "unresolvable")
     if lever.ceiling is None:
         return None
     rule, past = campaign.settings.rule, _spread(view, campaign, lever, hot=lever.hot)
-    variant = variant_id(view)
-    place = (lever, variant, dict(best.config), lever.applied(best.config, variant))
     said = f"its ceiling of {lever.ceiling * 100:.2g} % is under"
     bar = bar_of(rule, past)
     if log_gain(lever.ceiling) < bar:
@@ -79,6 +83,18 @@ def _priced(view: View, campaign: CampaignRow, best: Best, lever: Lever) -> Pric
         return None
     said = f"unresolvable here: {said} the {seen * 100:.2g} % that {n} blocks could see"
     return PricedOut(*place, said, "inconclusive", "unresolvable")
+
+
+def _blind(view: View, campaign: CampaignRow) -> str | None:
+    """Why no head can be judged, however good: its sample are the prompts, known from a load."""
+    counts = [estimate.prompts for variant in view.of_campaign(campaign.id)
+              for estimate in variant.estimates if variant.lever.kind != "head"]  # fmt: skip
+    if not counts:
+        return None
+    n = max(counts)
+    if not sees_nothing(n, view.budget(campaign.id).alpha_t):
+        return None
+    return f"unresolvable here: {count(n, 'prompt')} could see nothing of a head"
 
 
 def _screen_step(

@@ -222,6 +222,16 @@ def test_a_lever_that_cannot_reach_the_bar_is_closed_without_a_run(tmp_path: Pat
     assert variant.decision.test is None
 
 
+def test_no_head_is_trained_where_the_prompts_could_see_nothing_of_it(tmp_path: Path) -> None:
+    head = lever("head", {"head": {}}, kind="head", metric="tau")
+    ledger = fresh(tmp_path, replace(QUICK, budget=150))
+    drive(ledger, [lever("timed", {"x": 1}), head], World(), kinds=(*KINDS, "head"))
+    variant = next(v for v in see(ledger).variants if v.lever.name == "head")
+    assert (variant.decision.code, variant.blocks) == ("unresolvable", ())
+    assert variant.decision.sentence == "unresolvable here: 2 prompts could see nothing of a head"
+    assert variant.decision.test is None
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_every_stretch_of_the_queue_has_its_canary(tmp_path: Path, seed: int) -> None:
     settings = replace(QUICK, seed=seed, budget=60, canary_every=4)
