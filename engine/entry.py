@@ -10,29 +10,41 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from types import FrameType
 
 FAILED, INTERRUPTED = 1, 130
 _STDOUT = 1
+_IMPORT = "<frozen importlib._bootstrap>"  # the code that every import runs
 
 
 def enter(package: str) -> int:
     """Run `main` of the package's module `command`; its exit code, 130 after Ctrl-C, 1 unread."""
+
+    def answer(signum: int, frame: FrameType | None) -> None:
+        if _importing(frame):
+            _tell(package)
+            os._exit(INTERRUPTED)
+        signal.default_int_handler(signum, frame)
+
+    # Whoever had it ignored, as a shell does in the background, wants it ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, answer)
     try:
-        with _leaving(package):
-            program = importlib.import_module(f"{package}.command")
-        code: int = program.main()
+        code: int = importlib.import_module(f"{package}.command").main()
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
         _tell(package)
-        return INTERRUPTED
+        code = INTERRUPTED
     except BrokenPipeError:
         if not _unread():
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)  # for what is still to be flushed
-        return FAILED
+        code = FAILED
+    # After an interrupt within an eval of text, as of an annotation, the interpreter means to end
+    # by the signal, whoever caught it. Another text clears that.
+    exec("")
     return code
 
 
@@ -43,26 +55,13 @@ def _unread() -> bool:
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
-@contextmanager
-def _leaving(package: str) -> Iterator[None]:
-    """Leave at once on Ctrl-C: nothing has begun that could be ended well.
-
-    No exception, because a library that is being loaded may swallow it or raise another instead.
-    """
-
-    def leave(*_: object) -> None:
-        _tell(package)
-        os._exit(INTERRUPTED)
-
-    # Whoever had it ignored, as a shell does in the background, wants it ignored.
-    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if heeded:
-        signal.signal(signal.SIGINT, leave)
-    try:
-        yield
-    finally:
-        if heeded:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a module is being loaded, which may swallow an exception or raise another instead."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _tell(package: str) -> None:

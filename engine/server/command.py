@@ -91,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EngineError as error:
         print(error, file=sys.stderr)
         return WRONG
-    from engine.server.service import Service  # seconds of imports: mistakes are told before them
+    # Seconds of imports: mistakes are told before them, and no loop of events waits for them.
+    from engine.server import app as app
+    from engine.server.service import Service
 
     limits = Limits(
         body_bytes=options.body_mb << 20, answer_s=options.timeout_s, ping_s=options.ping_s
@@ -159,9 +161,10 @@ async def serve(
 
     if key is None and not ipaddress.ip_address(host).is_loopback:
         print(f"Whoever reaches {shown} can use this server: it asks for no key.", file=sys.stderr)
-    print(f"Loading {service.deployment.checkpoint} ...", flush=True)
-    service.start(settled)
-    await server.serve(sockets=[listener])
+    with server.capture_signals():  # from before there is a thread that a signal must end
+        print(f"Loading {service.deployment.checkpoint} ...", flush=True)
+        service.start(settled)
+        await server.serve(sockets=[listener])
     if watch is not None:
         watch.cancel()
     if service.error is not None:

@@ -21,9 +21,9 @@ class Doubt:
 
     def after(self, error: BaseException | None) -> Doubt:
         """The doubt once another request has ended: well, or with an error."""
-        kind = type(error)
-        if not isinstance(error, EngineError) or kind not in TOLERATED:
+        if not isinstance(error, EngineError) or type(error) not in TOLERATED:
             return Doubt()
+        kind = type(error)
         return Doubt(kind(str(error)), self.row + 1 if kind is type(self.error) else 1)
 
     @property

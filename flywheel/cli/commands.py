@@ -101,8 +101,8 @@ def run(
     chosen_prompts = prompts.quick() if quick else prompts.ids
     if heads and sees_nothing(len(chosen_prompts), Budget(settings).alpha_t):
         raise UsageError(
-            f"{count(len(chosen_prompts), 'prompt')} of {prompts.path} could see nothing of a head; "
-            "a few of each category could."
+            f"{count(len(chosen_prompts), 'prompt')} of {prompts.path} could see nothing of "
+            "a head; a few of each category could."
         )
     if start:
         cli_start.check(path, first_config, model, fields)

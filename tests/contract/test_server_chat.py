@@ -129,6 +129,18 @@ def test_a_signal_ends_open_streams_and_the_process_within_two_seconds(
         assert time.monotonic() - begun < 2
 
 
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_server_that_loads(
+    best: Path, sign: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with started(["-m", "engine.server", "--config", str(best)], ready=False) as running:
+        assert running.process.stdout is not None
+        assert running.process.stdout.readline().startswith("Loading")
+        running.process.send_signal(sign)
+        assert running.process.wait(20) == 0
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -48,6 +49,41 @@ def test_the_installed_command_answers_too() -> None:
     with begun(2, "-c", f"import sys, {module} as m; sys.exit(m.{function}())") as program:
         assert interrupted(program) == ("", ["flywheel: interrupted."])
     assert program.returncode == 1
+
+
+@pytest.mark.parametrize("modules", [350, 450, 600])
+@pytest.mark.parametrize(
+    ("words", "code"), [(("flywheel", "doctor"), 1), (("engine.server",), 130)]
+)
+def test_imports_of_one_command_are_no_other_than_those_of_all(
+    words: tuple[str, ...], code: int, modules: int
+) -> None:
+    with begun(modules, "-m", *words) as program:
+        assert interrupted(program) == ("", [f"{words[0]}: interrupted."])
+    assert program.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "code"),
+    [("flywheel", "'late', 'late.command'", 1), ("engine", "'late'", 130)],
+)
+def test_an_interrupt_within_an_eval_keeps_its_exit_code(
+    tmp_path: Path, package: str, words: str, code: int
+) -> None:
+    late = tmp_path / "late"
+    late.mkdir()
+    (late / "__init__.py").touch()
+    (late / "__main__.py").write_text(
+        f"import sys\nfrom {package}.entry import enter\nsys.exit(enter({words}))\n"
+    )
+    (late / "command.py").write_text(
+        "import os, signal\ndef main(): eval('os.kill(os.getpid(), signal.SIGINT)')\n"
+    )
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "late"], capture_output=True, text=True, env={**os.environ, **path}
+    )
+    assert (done.returncode, done.stderr) == (code, "late: interrupted.\n")
 
 
 @pytest.mark.parametrize("name", ["flywheel", "engine.fields"])
