@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,12 +32,20 @@ LEVERS = [
 ]
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """A ledger after a whole quick campaign."""
-    opened = Ledger.open(tmp_path / "ledger.db")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger after a whole quick campaign, for each test to copy."""
+    opened = Ledger.open(tmp_path_factory.mktemp("made") / "ledger.db")
     planned.open_campaign(opened, QUICK, start={"moe": "loop"}, box="box", now_utc=NOW)
     drive(opened, LEVERS, World(GAINS))
+    opened.close()
+    return opened.path
+
+
+@pytest.fixture
+def ledger(made: Path, tmp_path: Path) -> Iterator[Ledger]:
+    """A copy of it."""
+    opened = Ledger.open(shutil.copy(made, tmp_path / "ledger.db"))
     yield opened
     opened.close()
 
