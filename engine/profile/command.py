@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ from engine.profile.page import show
 from engine.state import TILE
 from engine.suite import ASSETS
 
+_NUMBER = re.compile("[0-9]{1,18}")
+_LONGEST = 10_000_000  # tokens before a step; a model's own limit is under it
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Profile and print; exit status 2 and one sentence for what cannot be, 3 on a busy device."""
@@ -29,8 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with lease.held("engine.profile"):
             engine = Engine.load(_model(given), config)
             prompt = random_prompt(engine, given.context, given.rows, given.steps)
+            made_up = given.synthetic is not None
             profile = decode(
-                engine, prompt, rows=given.rows, steps=given.steps, synthetic=bool(given.synthetic)
+                engine, prompt, rows=given.rows, steps=given.steps, synthetic=made_up
             )
     except DeviceBusy as error:
         print(error, file=sys.stderr)
@@ -46,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _model(given: argparse.Namespace) -> Path:
-    return Path(f"{SYNTHETIC}{given.synthetic}") if given.synthetic else given.checkpoint
+    named = given.synthetic is not None
+    return Path(f"{SYNTHETIC}{given.synthetic}") if named else given.checkpoint
 
 
 def _config(path: Path | None) -> EngineConfig:
@@ -54,7 +60,7 @@ def _config(path: Path | None) -> EngineConfig:
         return EngineConfig()
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"Cannot read the configuration {path}: {error}.") from None
     inner = raw.get("config", raw) if isinstance(raw, dict) else None
     if not isinstance(inner, dict):
@@ -64,10 +70,9 @@ def _config(path: Path | None) -> EngineConfig:
 
 def _between(low: int, high: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"must be from {low} to {high}")
-        return value
+        if not _NUMBER.fullmatch(text) or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {low} to {high}")
+        return int(text)
 
     return number
 
@@ -81,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--synthetic", metavar="NAME", help="random weights instead, as k160")
     parser.add_argument("--config", type=Path, help="configuration, or a best.json")
     parser.add_argument("--rows", type=_between(1, TILE), default=1, help="tokens of a step (1)")
-    parser.add_argument("--context", type=int, default=512, help="tokens before the step (512)")
+    parser.add_argument(
+        "--context", type=_between(1, _LONGEST), default=512, help="tokens before the step (512)"
+    )
     parser.add_argument("--steps", type=_between(1, 10_000), default=50, help="steps timed (50)")
     return parser

@@ -15,6 +15,10 @@ from engine.torch_backend import TorchBackend
 def random_prompt(engine: Engine, context: int, rows: int, steps: int) -> list[int]:
     """`context` random tokens; ConfigError where so many steps of `rows` more would not fit."""
     longest = engine.config.context - rows * (steps + host.WARM_STEPS)
+    if longest < 1:
+        raise ConfigError(
+            f"{steps} steps of {rows} rows do not fit into the context of {engine.config.context}."
+        )
     if not 1 <= context <= longest:
         raise ConfigError(f"A context of {context} tokens is not between 1 and {longest}.")
     generator = torch.Generator().manual_seed(0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from engine.profile.profile import Profile
 
+WIDE = 76  # columns of a terminal that hold the whole ranking
+SPARED = ("MB each", "ceiling")  # of it on a narrower one
 MARK = "PROFILE: its times are its own and never count as a measurement."
 
 
@@ -17,16 +20,16 @@ def show(profile: Profile, console: Console) -> None:
     if profile.synthetic:
         console.print("Synthetic weights: acceptance means nothing here.")
     console.print(_tree(profile))
-    console.print(_ranking(profile))
+    console.print(_ranking(profile, console.width))
     ceiling = profile.ceiling
     shown = ", ".join(f"{size / 2**20:g}: {rate:,.0f}" for size, rate in ceiling.points)
     console.print(f"Ceiling, GB/s by MiB of a launch ({ceiling.source}): {shown}", highlight=False)
 
 
 def _tree(profile: Profile) -> Table:
-    table = Table(title="Phases of a step", title_justify="left")
-    for heading in ("phase", "ms", "of the step", "launches", "MB"):
-        table.add_column(heading, justify="left" if heading == "phase" else "right")
+    table = _table("Phases of a step")
+    for heading in ("phase", "ms", "share", "launches", "MB"):
+        _column(table, heading)
     whole = profile.root.ms
     for phase in profile.root.walk():
         indent = "  " * len(phase.path)
@@ -38,16 +41,32 @@ def _tree(profile: Profile) -> Table:
     return table
 
 
-def _ranking(profile: Profile) -> Table:
-    table = Table(title="Left to gain: ms x (1 - achieved / ceiling)", title_justify="left")
-    columns = ("phase", "to gain ms", "ms", "MB a launch", "GB/s", "ceiling", "of ceiling")
-    for heading in columns:
-        table.add_column(heading, justify="left" if heading == "phase" else "right")
+def _ranking(profile: Profile, width: int) -> Table:
+    table = _table("Left to gain: ms x (1 - achieved / ceiling)")
+    headings = ("phase", "gain ms", "ms", "MB each", "GB/s", "ceiling", "of it")
+    shown = [i for i, heading in enumerate(headings) if width >= WIDE or heading not in SPARED]
+    for i in shown:
+        _column(table, headings[i])
     for residual in profile.ranking:
         each = residual.bytes / max(residual.launches, 1.0) / 1e6
-        table.add_row(
+        cells = (
             residual.name, f"{residual.ms_to_gain:.4f}", f"{residual.ms:.4f}", f"{each:,.2f}",
             f"{residual.achieved_gb_s:,.1f}", f"{residual.ceiling_gb_s:,.1f}",
-            f"{residual.of_ceiling:.1%}" + (" impossible" if residual.impossible else ""),
+            "impossible" if residual.impossible else f"{residual.of_ceiling:.1%}",
         )  # fmt: skip
+        table.add_row(*(cells[i] for i in shown))
     return table
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1)
+    )
+
+
+def _column(table: Table, heading: str) -> None:
+    """Names may be folded on a narrow terminal; figures stay whole."""
+    named = heading == "phase"
+    table.add_column(
+        heading, justify="left" if named else "right", overflow="fold", no_wrap=not named
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from engine.bench.command import main as bench
 from engine.engine import Engine
@@ -18,6 +20,7 @@ from engine.profile import ceiling, host, weight
 from engine.profile.ceiling import Ceiling
 from engine.profile.command import main
 from engine.profile.decode import decode, random_prompt
+from engine.profile.page import show
 from engine.profile.phase import Phase, ProfileError, check, tree
 from engine.profile.profile import Profile
 from engine.profile.residual import rank
@@ -292,6 +295,40 @@ def test_the_command_prints_the_mark_first(capsys: pytest.CaptureFixture[str]) -
 def test_the_benchmark_hands_profiles_over(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(["--profile", "--steps", "2", "--context", "20", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mode"] == "profile"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps", "9000"], "9000 steps of 1 rows do not fit into the context of 2048."),
+        (["--synthetic", ""], "no geometry named ''"),
+    ],
+)
+def test_what_cannot_be_profiled_is_one_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--rows", "x"], ["--rows", "9"], ["--context", "0"]])
+def test_what_is_no_such_number_is_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "must be a whole number from 1 to" in capsys.readouterr().err
+
+
+def test_a_narrow_page_leaves_no_figure_out() -> None:
+    steps = Steps((span("attention/project", 0, 1), span("attention/gather", 1, 2)), (2 * MS,))
+    profile = Profile.of("a step", steps, {}, FLAT, config={})
+    for width in (56, 80):
+        out = io.StringIO()
+        show(profile, Console(file=out, width=width))
+        assert max(map(len, out.getvalue().splitlines())) <= width
+        assert out.getvalue().count("1.0000") >= 4
+        assert "…" not in out.getvalue()
 
 
 def test_the_command_refuses_a_folder_that_is_no_checkpoint(
