@@ -1,10 +1,12 @@
 """How a program of this package begins and ends.
 
-Ctrl-C is one sentence, also while its imports run; output that nobody reads is no crash.
+Ctrl-C is one sentence, also while its imports run, and so is a full disk; output that nobody reads
+is no crash.
 """
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import select
@@ -19,7 +21,10 @@ _IMPORT = "<frozen importlib._bootstrap>"  # the code that every import runs
 
 
 def enter(package: str) -> int:
-    """Run `main` of the package's module `command`; its exit code, 130 after Ctrl-C, 1 unread."""
+    """Run `main` of the package's module `command`.
+
+    Returns its exit code; 130 after Ctrl-C, 1 where its output was not read or not written.
+    """
 
     def answer(signum: int, frame: FrameType | None) -> None:
         if _importing(frame):
@@ -37,8 +42,13 @@ def enter(package: str) -> int:
     except KeyboardInterrupt:
         _tell(package)
         code = INTERRUPTED
-    except BrokenPipeError:
-        if not _unread():
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            if not _unread():
+                raise
+        elif error.errno == errno.ENOSPC:
+            _tell(package, f"{error.strerror}")
+        else:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)  # for what is still to be flushed
         code = FAILED
@@ -64,7 +74,7 @@ def _importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _tell(package: str) -> None:
+def _tell(package: str, what: str = "interrupted") -> None:
     """One sentence; the stream may be closed by now."""
     with suppress(OSError):
-        os.write(2, f"{package}: interrupted.\n".encode())
+        os.write(2, f"{package}: {what}.\n".encode())
