@@ -39,12 +39,13 @@ class Gauge:
         with self.file.open("r+") as stream:
             stream.write(self._text(available_mb))
 
-    def fall(self, to_mb: float, seconds: float) -> None:
-        """Down in even steps."""
-        steps = max(1, int(seconds / 0.02))
-        for step in range(1, steps + 1):
-            self.say(CALM_MB + (to_mb - CALM_MB) * step / steps)
+    def fall(self, to_mb: float, seconds: float, from_mb: float = CALM_MB) -> None:
+        """Down evenly by the clock, however late a step comes on a busy box."""
+        began = time.monotonic()
+        while (share := (time.monotonic() - began) / seconds) < 1:
+            self.say(from_mb + (to_mb - from_mb) * share)
             time.sleep(0.02)
+        self.say(to_mb)
 
 
 def _limits(gauge: Gauge, **changes: Any) -> dict[str, Any]:
@@ -86,7 +87,13 @@ def _level(scene: Scene) -> None:
 
 
 def _slope(scene: Scene) -> None:
-    _under_guard(scene, _kill_and_give_back(scene, lambda gauge: gauge.fall(FLOOR_MB + 50, 0.7)))
+    """Without a floor, so that only the fall can be what is noticed; long enough for late polls."""
+
+    def fall(gauge: Gauge) -> None:
+        gauge.fall(DANGER_MB, 0.5)
+        gauge.fall(50, 2.5, from_mb=DANGER_MB)
+
+    _under_guard(scene, _kill_and_give_back(scene, fall), floor_bytes=0)
 
 
 def _deaf_runaway(scene: Scene) -> None:
