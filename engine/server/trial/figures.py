@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+import psutil
+
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.sampling import Sampling
@@ -210,6 +212,32 @@ async def health_rate(client: Client, seconds: float) -> dict[str, Any]:
     return {"per_second": _round(count / spent_s)}
 
 
+async def handing_over(repeats: int) -> dict[str, Any]:
+    """A night's two ends: from the last answer to the process's end, from a start to an answer.
+
+    Each server is told to end while it answers, and drains.
+    """
+    clock = asyncio.get_running_loop().time
+    coming, leaving = [], []
+    for turn in range(repeats):
+        began_s = clock()
+        async with served(CONFIG, "--drain-s", "60") as server:
+            await _whole(server.client, _body(_text(turn, 20), 1))
+            coming.append(clock() - began_s)
+            talking = asyncio.create_task(arrivals(server.client, _body(_text(turn, 20), _TOKENS)))
+            await asyncio.sleep(0.5)
+            server.process.terminate()
+            times = await talking
+            while psutil.pid_exists(server.process.pid):
+                await asyncio.sleep(0.005)
+            leaving.append(clock() - times[-1])
+    return {
+        "start_to_answer_ms": _quantile(coming, 0.5),
+        "answer_to_end_ms": _quantile(leaving, 0.5),
+        "answer_to_end_most_ms": _round(max(leaving) * 1e3),
+    }
+
+
 # ------------------------------------------------------------------ all of it
 
 
@@ -228,6 +256,7 @@ async def measured(*, repeats: int, requests: int) -> AsyncIterator[tuple[str, A
         rounds = max(1, repeats // 2)
         yield "throughput", [await throughput(client, lone.client, n, rounds) for n in CLIENTS]
         yield "health", await health_rate(client, 3.0)
+    yield "handing_over", await handing_over(repeats)
     async with served(CONFIG, "--clients", str(TOGETHER), *queue) as server:
         early_mb = await _requests(server, 100)
         late_mb = await _requests(server, requests - 100)
