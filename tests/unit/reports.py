@@ -7,6 +7,7 @@ from pathlib import Path
 
 from records import NOW, World, drive, lever
 
+from flywheel.ledger import views
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop import plan, planned
@@ -41,6 +42,12 @@ def finished(path: Path, levers: list[Lever] | None = None, *, box: str = "h200-
     planned.open_campaign(opened, QUICK, start={"threads": 1}, box=box, now_utc=NOW)
     drive(opened, LEVERS if levers is None else levers, World(EFFECTS, fails=fails))
     return opened
+
+
+def finished_view(folder: Path) -> views.View:
+    """What the ledger of a finished campaign holds."""
+    with finished(folder / "ledger.db").reading() as connection:
+        return views.load(connection)
 
 
 def committed(folder: Path) -> Path:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from reports import committed, finished
+from reports import committed, finished_view
 
 from flywheel.cli import app as cli
 from flywheel.ledger import views
@@ -26,9 +26,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> views.View:
     """A fabricated night with every ending."""
-    opened = finished(tmp_path_factory.mktemp("made") / "ledger.db")
-    with opened.reading() as connection:
-        return views.load(connection)
+    return finished_view(tmp_path_factory.mktemp("made"))
 
 
 def test_markdown_is_written_once_and_checked(

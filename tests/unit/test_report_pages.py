@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from records import NOW, World, drive, lever
-from reports import LEVERS, committed, finished
+from reports import LEVERS, committed, finished_view
 
 from flywheel.cli import app as cli
 from flywheel.errors import UsageError
@@ -44,9 +44,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> views.View:
     """A fabricated night with every ending."""
-    opened = finished(tmp_path_factory.mktemp("made") / "ledger.db")
-    with opened.reading() as connection:
-        return views.load(connection)
+    return finished_view(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
