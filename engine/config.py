@@ -28,6 +28,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "numerics": ("exact", "cache", "reference"),
     "dtype": ("float32", "bfloat16"),
     "graph": ("on", "off"),
+    "shared_expert": ("experts", "router", "stream"),
 }
 # What only one backend does. Under the other these fields keep their defaults and are no part of
 # the canonical form, where they would tell apart what is the same.
@@ -60,7 +61,7 @@ TILES = (
     "tile_head",
     "tile_markov",
 )
-OF_TRITON = ("graph", *TILES)
+OF_TRITON = ("graph", "shared_expert", *TILES)
 _ONE = r"[a-z_][a-z_0-9]*=(0|[1-9][0-9]{0,5})"
 _TILE = re.compile(f"{_ONE}(,{_ONE})*")
 _TREE = re.compile(r"[1-8](,[1-8]){0,7}")
@@ -101,6 +102,7 @@ class EngineConfig:
     context: int = 0  # longest sequence; 0 takes the checkpoint's
     backend: str = "torch"  # plain PyTorch on the CPU, or Triton kernels on a GPU
     graph: str = "on"  # replay each round as a CUDA graph, or launch its kernels one by one
+    shared_expert: str = "experts"  # its first product beside theirs, the router, or on a stream
     tile_hyper: str = ""  # mixing of the residual streams
     tile_project: str = ""  # first products of a layer
     tile_intake: str = ""  # norms, rounding and rings

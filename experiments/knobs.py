@@ -18,24 +18,28 @@ def _tile(phase: str, field: str, part: str, values: tuple[int, ...], claim: str
 _FILL = "a tile of another size fills the processors more evenly"
 _FLIGHT = "another depth of stages keeps the memory busier"
 _SHARE = "another split of the sum gives more programs something to do"
-_EARLY = "fetching weights before the launch before has ended hides their latency"
-_LATE = "fetching weights only when the launch before has ended leaves it the memory to itself"
+_EARLY = "beginning before the launch before has ended hides the latency of a beginning"
+_LATE = "beginning only when the launch before has ended leaves it the processors to itself"
+_ASIDE = "the shared expert waits for no router, which leaves the memory idle"
 
 KNOBS: tuple[Knob, ...] = (
     _tile("experts/gate_up", "tile_gate_up", "columns", (32, 64), _FILL),
-    _tile("experts/gate_up", "tile_gate_up", "stages", (3, 6), _FLIGHT),
+    _tile("experts/gate_up", "tile_gate_up", "stages", (4, 6), _FLIGHT),
+    _tile("experts/gate_up", "tile_gate_up", "shared", (1,), _SHARE),
+    _tile("experts/gate_up", "tile_gate_up", "early", (0,), _LATE),
     _tile("experts/down", "tile_down", "columns", (16, 64), _FILL),
-    _tile("experts/down", "tile_down", "stages", (3, 6), _FLIGHT),
-    _tile("experts/down", "tile_down", "shared", (2,), _SHARE),
+    _tile("experts/down", "tile_down", "stages", (4, 6), _FLIGHT),
+    _tile("experts/down", "tile_down", "shared", (1,), _SHARE),
+    _tile("experts/down", "tile_down", "early", (1,), _EARLY),
     _tile("experts/router", "tile_router", "columns", (32,), _FILL),
     _tile("experts/router", "tile_router", "early", (0,), _LATE),
     _tile("attention/project", "tile_project", "columns", (16, 64), _FILL),
     _tile("attention/project", "tile_project", "stages", (3, 6), _FLIGHT),
-    _tile("attention/project", "tile_project", "early", (1,), _EARLY),
+    _tile("attention/project", "tile_project", "early", (0,), _LATE),
     _tile("attention/queries", "tile_queries", "columns", (32, 128), _FILL),
     _tile("attention/queries", "tile_queries", "stages", (4, 6), _FLIGHT),
-    _tile("attention/queries", "tile_queries", "early", (1,), _EARLY),
-    _tile("attention/wo_a", "tile_wo_a", "columns", (32, 128), _FILL),
+    _tile("attention/queries", "tile_queries", "early", (0,), _LATE),
+    _tile("attention/wo_a", "tile_wo_a", "columns", (32, 64), _FILL),
     _tile("attention/wo_a", "tile_wo_a", "early", (1,), _EARLY),
     _tile("attention/wo_b", "tile_wo_b", "columns", (32, 128), _FILL),
     _tile("attention/wo_b", "tile_wo_b", "stages", (3, 6), _FLIGHT),
@@ -48,6 +52,7 @@ KNOBS: tuple[Knob, ...] = (
     _tile("hyper", "tile_hyper", "read_warps", (2, 8), _FILL),
     _tile("head", "tile_head", "columns", (32, 128), _FILL),
     _tile("head", "tile_head", "stages", (4, 6), _FLIGHT),
+    Knob("experts/router", "shared_expert", ("router", "stream"), _ASIDE, needs=("triton",)),
     Knob(
         "hyper", "hyper", ("host", "matrix"),
         "the mixing weights are few numbers, and calls cost more than they do", needs=("torch",),

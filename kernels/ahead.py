@@ -2,8 +2,12 @@
 
 A kernel launched with `launch_pdl=True` may start once every program of its predecessor has called
 `let_next_begin` or ended. What it does before `wait` may depend on nothing that is computed: it may
-fetch weights into the second cache, and no more. The interpreter runs one launch after the other,
-and does nothing here.
+load weights, and no more. The interpreter runs one launch after the other, and does nothing here.
+
+Large products let the next begin only when theirs is done. Programs that start while others still
+run are spread unevenly, and then the fullest processor decides how long a launch takes: that costs
+more than the beginning saves. Weights fetched ahead of time take the bandwidth of the launch that
+runs, so it pays only beside launches that read next to nothing.
 """
 
 from __future__ import annotations

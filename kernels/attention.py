@@ -374,7 +374,6 @@ def _combine(  # type: ignore[no-untyped-def]
     EARLY: tl.constexpr,
 ):  # fmt: skip
     """Channels of one head of one row: its splits' sums, the sink, and the rotation back."""
-    let_next_begin()
     first = tl.program_id(0) * CHANNELS
     head = tl.program_id(1)
     row = tl.program_id(2).to(tl.int64)
@@ -401,6 +400,7 @@ def _combine(  # type: ignore[no-untyped-def]
     mixed = tl.sum(share[:, None] * part, 0) / mass
     turned = _turned_back(mixed[None, :], c, s)
     o_at = o + (row * heads + head) * D + channel[None, :]
+    let_next_begin()
     tl.store(o_at, turned.to(o.dtype.element_ty), mask=(channel < D)[None, :])
 
 

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.ahead import wait
 from kernels.launch import interpreted, require, require_activation, require_contiguous
 
 
@@ -29,27 +30,47 @@ def dot_type(x: Tensor, weight: Tensor) -> Any:
 def products(  # type: ignore[no-untyped-def]
     x, weight, tile, split, m, x_stride, n, k,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr,
-    TURNS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+    TURNS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Float32 [COLUMNS, ROWS] of the channels of `x` [m, k] and `weight` [n, k].
 
     Part `split` of the sum: TURNS turns of PARTS times STEP channels; of several parts, each warp
-    has one. WHOLE: tiles and turns cover the weight exactly.
+    has one. WHOLE: tiles and turns cover the weight exactly. EARLY: all of the program's weights
+    are loaded, then what `x` comes from is waited for.
     """
     x_at, w_at, row, column, lane = places(
         x, weight, tile, split * TURNS * PARTS * STEP, x_stride, k, ROWS, COLUMNS, PARTS, STEP
     )
     acc = zeros(ROWS, COLUMNS, PARTS)
-    for turn in range(TURNS):
-        at = turn * PARTS * STEP
-        if WHOLE:
-            w = tl.load(w_at + at)
-            xs = tl.load(x_at + at, mask=row < m, other=0.0)
-        else:
-            w = tl.load(w_at + at, mask=(column < n) & (at + lane < k), other=0.0)
-            xs = tl.load(x_at + at, mask=(row < m) & (at + lane < k), other=0.0)
-        acc = add(acc, w, xs, PARTS, DOT)
+    if EARLY:
+        held = tl.tuple(())
+        for turn in tl.static_range(TURNS):
+            at = turn * PARTS * STEP
+            held += (_operand(w_at + at, column < n, at + lane < k, WHOLE, WHOLE),)
+        wait()
+        for turn in tl.static_range(TURNS):
+            at = turn * PARTS * STEP
+            xs = _operand(x_at + at, row < m, at + lane < k, False, WHOLE)
+            acc = add(acc, held[turn], xs, PARTS, DOT)
+    else:
+        for turn in range(TURNS):
+            at = turn * PARTS * STEP
+            w = _operand(w_at + at, column < n, at + lane < k, WHOLE, WHOLE)
+            xs = _operand(x_at + at, row < m, at + lane < k, False, WHOLE)
+            acc = add(acc, w, xs, PARTS, DOT)
     return whole(acc, PARTS)
+
+
+@triton.jit
+def _operand(at, line, lane, LINES: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What lies at `at`; zero where there is no line or no lane, unless there are all."""
+    if LINES and LANES:
+        found = tl.load(at)
+    elif LANES:
+        found = tl.load(at, mask=line, other=0.0)
+    else:
+        found = tl.load(at, mask=line & lane, other=0.0)
+    return found
 
 
 @triton.jit

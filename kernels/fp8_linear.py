@@ -39,7 +39,7 @@ class Tile:
     warps: int
     stages: int
     parts: int = 1  # 1: warps share the columns; else as many as warps: they share the channels
-    early: bool = False  # in the decode form, fetch weights before the launch before has ended
+    early: bool = False  # in the decode form, begin before the launch before has ended
 
 
 PREFILL = Tile(rows=64, columns=128, splits=1, warps=4, stages=3)
@@ -47,8 +47,9 @@ _PROGRAMS = 4 * 132  # four programs of two warps for each of an H200's processo
 # The fastest of `kernels.bench.sweep` on an H200, by the weight's shape.
 _SWEPT = {
     (1536, 4096): Tile(DECODE_ROWS, columns=32, splits=8, warps=2, stages=3),
-    (32768, 1024): Tile(DECODE_ROWS, columns=64, splits=1, warps=2, stages=3),
-    (8192, 4096): Tile(DECODE_ROWS, columns=64, splits=4, warps=2, stages=4),
+    (32768, 1024): Tile(DECODE_ROWS, columns=64, splits=1, warps=2, stages=3, early=True),
+    (40960, 1024): Tile(DECODE_ROWS, columns=64, splits=1, warps=2, stages=3, early=True),
+    (8192, 4096): Tile(DECODE_ROWS, columns=16, splits=1, warps=4, stages=3, parts=4),
     (4096, 8192): Tile(DECODE_ROWS, columns=64, splits=8, warps=2, stages=4),
     (4096, 4096): Tile(DECODE_ROWS, columns=64, splits=8, warps=2, stages=3),
     (4096, 2048): Tile(DECODE_ROWS, columns=32, splits=4, warps=2, stages=3),
@@ -149,12 +150,11 @@ def _launch_decode(
     (m, n), k = y.shape, weight.shape[1]
     tiles = triton.cdiv(n, tile.columns)
     met = room(workspace, x.device, *needs(tile, n))
-    early = tile.early and ahead.possible(weight)
     _decode[(tiles, tile.splits)](
         x, weight.view(torch.uint8), scale.view(torch.uint8), y, met.parts, met.arrivals,
         m, x.stride(0), n, k, n // groups,
-        **shape_of(tile, n, k), DOT=dot_type(x), EARLY=early,
-        num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
+        **shape_of(tile, n, k), DOT=dot_type(x), EARLY=tile.early,
+        num_warps=tile.warps, num_stages=tile.stages, launch_pdl=tile.early,
     )  # fmt: skip
 
 
@@ -199,9 +199,7 @@ def _decode(  # type: ignore[no-untyped-def]
     CHUNK: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
-    ahead.let_next_begin()
     if EARLY:
-        ahead.fetch(weight, tile, split, n, k, COLUMNS, PARTS * CHUNK * 128)
         ahead.wait()
     finish_tile(
         x, weight, scale, y, parts, arrivals, tile, split, m, x_stride, n, k, group_n,
@@ -220,6 +218,7 @@ def finish_tile(  # type: ignore[no-untyped-def]
         x, weight, scale, tile, split, m, x_stride, n, k, group_n,
         ROWS, COLUMNS, PARTS, CHUNK, WHOLE, DOT,
     )  # fmt: skip
+    ahead.let_next_begin()
     meeting.finish(total, y, parts, arrivals, tile, split, m, n, SPLITS)
 
 

@@ -36,15 +36,15 @@ class Tile:
         int  # 16 or more outputs of a program; `gate_up`: as many of the gate and the up matrix
     )
     step: int  # channels a turn, 64 or more
-    shared: int  # programs of the shared expert for one of another; 16 outputs or more each
+    shared: int  # programs of the shared expert for one of another; 16 rows or more of it each
     warps: int
     stages: int
     parts: int = 1  # 1: warps share the outputs; else as many as warps: they share the channels
-    early: bool = False  # fetch the shared expert before the launch before has ended
+    early: bool = False  # begin before the launch before has ended
 
 
-GATE_UP = Tile(columns=16, step=128, shared=1, warps=1, stages=4)
-DOWN = Tile(columns=32, step=128, shared=1, warps=1, stages=4)
+GATE_UP = Tile(columns=16, step=128, shared=2, warps=1, stages=3, early=True)
+DOWN = Tile(columns=32, step=128, shared=2, warps=1, stages=3)
 
 
 def gate_up(
@@ -56,6 +56,7 @@ def gate_up(
     shared_scale: Tensor,
     *,
     limit: float,
+    begun: Tensor | None = None,
     out: Tensor | None = None,
     tile: Tile = GATE_UP,
 ) -> Tensor:
@@ -65,8 +66,8 @@ def gate_up(
     bank of 2 i outputs, gate rows first; `shared` E4M3 [2 i, d] likewise, `shared_scale` E8M0
     [ceil(2 i / 128), ceil(d / 128)]. Each hidden value is silu(min(gate, limit)) *
     clamp(up, -limit, limit) * weight in float32, then of `x.dtype`. A repeated expert's weights
-    meet in its first slot; its other slots are zero. Raises ValueError for operands that do not
-    fit.
+    meet in its first slot; its other slots are zero. `begun` rows, which have the shared expert's
+    already, are completed and returned. Raises ValueError for operands that do not fit.
     """
     (m, d), inner = x.shape, w13.outputs // 2
     slots = _check(x, chosen, d)
@@ -76,23 +77,65 @@ def gate_up(
     _check_tile(tile)
     require_bank("w13", w13, 2 * inner, d)
     hidden = output(
-        out, (m, slots + 1, inner), x.dtype,
+        out if begun is None else begun, (m, slots + 1, inner), x.dtype,
         x, chosen, weights, w13.codes, w13.scales, shared, shared_scale,
     )  # fmt: skip
     if hidden.numel():
         require(inner % ROWS == 0, f"{inner} hidden channels are no whole tiles of {ROWS}")
-        early = tile.early and ahead.possible(shared)
-        _gate_up[(triton.cdiv(inner, tile.columns), tile.shared + m * slots)](
+        programs = tile.shared if begun is None else 0
+        _gate_up[(triton.cdiv(inner, tile.columns), programs + m * slots)](
             x, chosen, weights, w13.codes, w13.scales,
             shared.view(torch.uint8), shared_scale.view(torch.uint8), hidden,
             m, d, inner, limit, w13.codes.stride(0), w13.scales.stride(0),
             SLOTS=slots, ROUTES=_routes(slots), ROWS=DECODE_ROWS, COLUMNS=tile.columns,
             STEP=tile.step, PARTS=tile.parts, TURNS=triton.cdiv(d, tile.step * tile.parts),
-            TILES=w13.codes.shape[2], SHARED=tile.shared, BLOCKS=shared_scale.shape[1],
+            TILES=w13.codes.shape[2], SHARED=programs, BLOCKS=shared_scale.shape[1],
             WHOLE=whole(inner, d, tile.columns, tile.step * tile.parts), DOT=dot_type(x),
-            EARLY=early, num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
+            EARLY=tile.early,
+            num_warps=tile.warps, num_stages=tile.stages, launch_pdl=tile.early,
         )  # fmt: skip
     return hidden
+
+
+def begin(
+    x: Tensor,
+    shared: Tensor,
+    shared_scale: Tensor,
+    *,
+    slots: int,
+    limit: float,
+    tile: Tile = GATE_UP,
+) -> Tensor:
+    """Rows [m, slots + 1, i] for `gate_up` to complete: the shared expert's, in the last slot.
+
+    Operands as there. Raises ValueError for those that do not fit.
+    """
+    hidden = begun_rows(x, shared, shared_scale, slots)
+    (m, d), (_, every, inner) = x.shape, hidden.shape
+    _check_tile(tile)
+    if hidden.numel():
+        columns = tile.columns // tile.shared
+        _begin[(triton.cdiv(inner, columns),)](
+            x, shared.view(torch.uint8), shared_scale.view(torch.uint8), hidden,
+            m, d, inner, limit,
+            SLOTS=every - 1, ROWS=DECODE_ROWS, COLUMNS=columns, PARTS=tile.parts,
+            BLOCKS=shared_scale.shape[1],
+            WHOLE=whole(inner, d, columns, tile.step * tile.parts), DOT=dot_type(x),
+            EARLY=tile.early,
+            num_warps=tile.warps, num_stages=tile.stages, launch_pdl=tile.early,
+        )  # fmt: skip
+    return hidden
+
+
+def begun_rows(x: Tensor, shared: Tensor, shared_scale: Tensor, slots: int) -> Tensor:
+    """Room [m, slots + 1, i] for the hidden rows of `x`, once the operands are found to fit."""
+    (m, d), inner = x.shape, shared.shape[0] // 2
+    require(m <= DECODE_ROWS, f"{m} rows are more than {DECODE_ROWS}: sort them")
+    require_activation("x", x, d)
+    require_contiguous(x=x)
+    check_shared(shared, shared_scale, 2 * inner, d)
+    require(inner % ROWS == 0, f"{inner} hidden channels are no whole tiles of {ROWS}")
+    return x.new_empty((m, slots + 1, inner))
 
 
 def down(
@@ -123,7 +166,6 @@ def down(
         hidden, chosen, w2.codes, w2.scales, shared, shared_scale,
     )  # fmt: skip
     if parts.numel():
-        early = tile.early and ahead.possible(shared)
         _down[(triton.cdiv(d, tile.columns), tile.shared + m * slots)](
             hidden, chosen, w2.codes, w2.scales,
             shared.view(torch.uint8), shared_scale.view(torch.uint8), parts,
@@ -132,7 +174,8 @@ def down(
             STEP=tile.step, PARTS=tile.parts, TURNS=triton.cdiv(inner, tile.step * tile.parts),
             TILES=w2.codes.shape[2], SHARED=tile.shared, BLOCKS=shared_scale.shape[1],
             WHOLE=whole(d, inner, tile.columns, tile.step * tile.parts), DOT=dot_type(hidden),
-            EARLY=early, num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
+            EARLY=tile.early,
+            num_warps=tile.warps, num_stages=tile.stages, launch_pdl=tile.early,
         )  # fmt: skip
     return parts
 
@@ -337,6 +380,43 @@ def swiglu(both, limit, COLUMNS: tl.constexpr, ROWS: tl.constexpr):  # type: ign
     return gate / (1.0 + tl.exp(-gate)) * tl.minimum(tl.maximum(up, -limit), limit)
 
 
+@triton.jit
+def shared_hidden(  # type: ignore[no-untyped-def]
+    x, shared, shared_scale, hidden, tile, m, d, inner, limit,
+    SLOTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr,
+    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Tile `tile` of COLUMNS hidden channels of the shared expert, into the last slot of rows."""
+    row = tl.arange(0, ROWS)
+    column = tile * COLUMNS + tl.arange(0, COLUMNS)
+    both = tl.arange(0, 2 * COLUMNS)
+    line = tile * COLUMNS + both % COLUMNS
+    line = tl.where(line < inner, line + both // COLUMNS * inner, 2 * inner)
+    acc = common(
+        x + row * d, row < m, d, shared, shared_scale, line, 2 * inner,
+        ROWS, 2 * COLUMNS, PARTS, BLOCKS, WHOLE, DOT,
+    )  # fmt: skip
+    ahead.let_next_begin()
+    active = swiglu(acc, limit, COLUMNS, ROWS)
+    h_at = hidden + (row * (SLOTS + 1) + SLOTS)[None, :] * inner + column[:, None]
+    keep = (row < m)[None, :] & (column < inner)[:, None]
+    tl.store(h_at, active.to(hidden.dtype.element_ty), mask=keep)
+
+
+@triton.jit(do_not_specialize=["m"])
+def _begin(  # type: ignore[no-untyped-def]
+    x, shared, shared_scale, hidden, m, d, inner, limit,
+    SLOTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr,
+    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    if EARLY:
+        ahead.wait()
+    shared_hidden(
+        x, shared, shared_scale, hidden, tl.program_id(0), m, d, inner, limit,
+        SLOTS, ROWS, COLUMNS, PARTS, BLOCKS, WHOLE, DOT,
+    )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["m"])
 def _gate_up(  # type: ignore[no-untyped-def]
     x, chosen, weights, codes, scales, shared, shared_scale, hidden,
@@ -346,56 +426,69 @@ def _gate_up(  # type: ignore[no-untyped-def]
     SHARED: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    ahead.let_next_begin()
-    row = tl.arange(0, ROWS)
-    x_at = x + row * d
-    part = tl.program_id(1)
-    if part < SHARED:
-        PART: tl.constexpr = COLUMNS // SHARED
-        column = (tl.program_id(0) * SHARED + part) * PART + tl.arange(0, PART)
-        both = tl.arange(0, 2 * PART)
-        line = (tl.program_id(0) * SHARED + part) * PART + both % PART
-        line = tl.where(line < inner, line + both // PART * inner, 2 * inner)
-        if EARLY:
-            ahead.prefetch(shared + tl.minimum(line, 2 * inner - 1) * d, d)
-            ahead.wait()
-        acc = common(
-            x_at, row < m, d, shared, shared_scale, line, 2 * inner,
-            ROWS, 2 * PART, PARTS, BLOCKS, WHOLE, DOT,
+    block, part = tl.program_id(0), tl.program_id(1)
+    if EARLY:
+        ahead.wait()
+    if SHARED == 0:
+        _routed_hidden(
+            x, chosen, weights, codes, scales, hidden, block, part,
+            m, d, inner, limit, code_stride, scale_stride,
+            SLOTS, ROUTES, ROWS, COLUMNS, STEP, PARTS, TURNS, TILES, WHOLE, DOT,
         )  # fmt: skip
-        active = swiglu(acc, limit, PART, ROWS)
-        h_at = hidden + (row * (SLOTS + 1) + SLOTS)[None, :] * inner + column[:, None]
-        keep = (row < m)[None, :] & (column < inner)[:, None]
-        tl.store(h_at, active.to(hidden.dtype.element_ty), mask=keep)
+    elif part < SHARED:
+        shared_hidden(
+            x, shared, shared_scale, hidden, block * SHARED + part, m, d, inner, limit,
+            SLOTS, ROWS, COLUMNS // SHARED, PARTS, BLOCKS, WHOLE, DOT,
+        )  # fmt: skip
     else:
-        route = part - SHARED
-        if EARLY:
-            ahead.wait()
-        if _met_before(chosen, route, m * SLOTS, ROUTES) == 0:
-            expert = tl.load(chosen + route).to(tl.int64)
-            tile = gate_and_up(tl.program_id(0), inner, COLUMNS)
-            acc = routed(
-                x_at, row < m, d, codes + expert * code_stride, scales + expert * scale_stride,
-                tile, inner // 8, TILES, ROWS, 2 * COLUMNS, STEP, PARTS, TURNS, WHOLE, False, DOT,
-            )  # fmt: skip
-            active = swiglu(acc * narrow.E2M1_REPAIR, limit, COLUMNS, ROWS)
-            _share_out(active, chosen, weights, expert, hidden, m, inner, SLOTS, ROWS, COLUMNS)
+        _routed_hidden(
+            x, chosen, weights, codes, scales, hidden, block, part - SHARED,
+            m, d, inner, limit, code_stride, scale_stride,
+            SLOTS, ROUTES, ROWS, COLUMNS, STEP, PARTS, TURNS, TILES, WHOLE, DOT,
+        )  # fmt: skip
+
+
+@triton.jit
+def _routed_hidden(  # type: ignore[no-untyped-def]
+    x, chosen, weights, codes, scales, hidden, block, route,
+    m, d, inner, limit, code_stride, scale_stride,
+    SLOTS: tl.constexpr, ROUTES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    STEP: tl.constexpr, PARTS: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr,
+    WHOLE: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Tile `block` of the expert of `route`, unless an earlier route does it.
+
+    Rows are read only where they chose the expert: of several rows most go elsewhere, and reading
+    them all would take as long as reading the weights.
+    """
+    if _met_before(chosen, route, m * SLOTS, ROUTES) == 0:
+        row = tl.arange(0, ROWS)
+        expert = tl.load(chosen + route).to(tl.int64)
+        share = tl.zeros((ROWS,), tl.float32)
+        here = row < 0
+        for slot in tl.static_range(SLOTS):
+            at = row * SLOTS + slot
+            mine = tl.load(chosen + at, mask=row < m, other=-1) == expert
+            share += tl.where(mine, tl.load(weights + at, mask=row < m, other=0.0), 0.0)
+            here = here | mine
+        tile = gate_and_up(block, inner, COLUMNS)
+        acc = routed(
+            x + row * d, here, d, codes + expert * code_stride, scales + expert * scale_stride,
+            tile, inner // 8, TILES, ROWS, 2 * COLUMNS, STEP, PARTS, TURNS, WHOLE, False, DOT,
+        )  # fmt: skip
+        ahead.let_next_begin()
+        active = swiglu(acc * narrow.E2M1_REPAIR, limit, COLUMNS, ROWS) * share[None, :]
+        _share_out(active, chosen, expert, hidden, block, m, inner, SLOTS, ROWS, COLUMNS)
 
 
 @triton.jit
 def _share_out(  # type: ignore[no-untyped-def]
-    active, chosen, weights, expert, hidden, m, inner,
+    active, chosen, expert, hidden, block, m, inner,
     SLOTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """`active` times its rows' weights for `expert`, into their first slots that chose it."""
+    """`active` into its rows' first slots that chose `expert`, zeros into their others."""
     row = tl.arange(0, ROWS)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    share = tl.zeros((ROWS,), tl.float32)
-    for slot in tl.static_range(SLOTS):
-        at = row * SLOTS + slot
-        mine = tl.load(chosen + at, mask=row < m, other=-1) == expert
-        share += tl.where(mine, tl.load(weights + at, mask=row < m, other=0.0), 0.0)
-    active *= share[None, :]
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
     open_ = row < m
     for slot in tl.static_range(SLOTS):
         mine = tl.load(chosen + row * SLOTS + slot, mask=row < m, other=-1) == expert
@@ -415,26 +508,23 @@ def _down(  # type: ignore[no-untyped-def]
     SHARED: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    ahead.let_next_begin()
     row = tl.arange(0, ROWS)
     part = tl.program_id(1)
+    if EARLY:
+        ahead.wait()
     if part < SHARED:
         PART: tl.constexpr = COLUMNS // SHARED
         column = (tl.program_id(0) * SHARED + part) * PART + tl.arange(0, PART)
-        if EARLY:
-            ahead.prefetch(shared + tl.minimum(column, d - 1) * inner, inner)
-            ahead.wait()
         at = row * (SLOTS + 1) + SLOTS
         acc = common(
             hidden + at * inner, row < m, inner, shared, shared_scale, column, d,
             ROWS, PART, PARTS, BLOCKS, WHOLE, DOT,
         )  # fmt: skip
         keep = (row < m)[None, :] & (column < d)[:, None]
+        ahead.let_next_begin()
         tl.store(parts + at[None, :] * d + column[:, None], acc, mask=keep)
     else:
         route = part - SHARED
-        if EARLY:
-            ahead.wait()
         if _met_before(chosen, route, m * SLOTS, ROUTES) == 0:
             expert = tl.load(chosen + route).to(tl.int64)
             column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -449,6 +539,7 @@ def _down(  # type: ignore[no-untyped-def]
                 codes + expert * code_stride, scales + expert * scale_stride,
                 tile, (d - 1) // 16, TILES, ROWS, COLUMNS, STEP, PARTS, TURNS, WHOLE, False, DOT,
             )  # fmt: skip
+            ahead.let_next_begin()
             acc *= narrow.E2M1_REPAIR
             for slot in tl.static_range(SLOTS):
                 mine = tl.load(chosen + row * SLOTS + slot, mask=row < m, other=-1) == expert

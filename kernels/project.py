@@ -28,7 +28,7 @@ class Tile:
     step16: int = 64  # channels of the others at once
     warps: int = 2
     stages: int = 4
-    early: bool = False  # fetch weights before the launch before has ended
+    early: bool = True  # begin before the launch before has ended
 
 
 TILE = Tile()
@@ -87,15 +87,14 @@ def _launch(
     parts8 = tiles8 * tile.splits8 * sums
     met = room(workspace, x.device, parts16 + parts8, tiles16 + tiles8)
     turns = triton.cdiv(triton.cdiv(k, tile.step16), tile.splits16)
-    early = tile.early and ahead.possible(weight8) and ahead.possible(weight16)
     _project[(tiles16 * tile.splits16 + tiles8 * tile.splits8,)](
         x, weight8.view(torch.uint8), scale8.view(torch.uint8), weight16, y8, y16,
         met.parts, met.arrivals, m, x.stride(0), n8, n16, k, tiles16, parts16,
         **fp8_linear.shape_of(first, n8, k), DOT=dot_type(x),
         SPLITS16=tile.splits16, STEP16=tile.step16, TURNS16=turns,
         WHOLE16=n16 % tile.columns == 0 and turns * tile.splits16 * tile.step16 == k,
-        DOT16=dense.dot_type(x, weight16), EARLY=early,
-        num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
+        DOT16=dense.dot_type(x, weight16), EARLY=tile.early,
+        num_warps=tile.warps, num_stages=tile.stages, launch_pdl=tile.early,
     )  # fmt: skip
 
 
@@ -109,23 +108,19 @@ def _project(  # type: ignore[no-untyped-def]
     DOT16: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    ahead.let_next_begin()
+    if EARLY:
+        ahead.wait()
     if program < tiles16 * SPLITS16:
         tile, split = program // SPLITS16, program % SPLITS16
-        if EARLY:
-            ahead.fetch(weight16, tile, split, n16, k, COLUMNS, TURNS16 * STEP16)
-            ahead.wait()
         total = dense.products(
             x, weight16, tile, split, m, x_stride, n16, k,
-            ROWS, COLUMNS, 1, STEP16, TURNS16, WHOLE16, DOT16,
+            ROWS, COLUMNS, 1, STEP16, TURNS16, WHOLE16, DOT16, False,
         )  # fmt: skip
+        ahead.let_next_begin()
         meeting.finish(total, y16, parts, arrivals, tile, split, m, n16, SPLITS16)
     else:
         program -= tiles16 * SPLITS16
         tile, split = program // SPLITS, program % SPLITS
-        if EARLY:
-            ahead.fetch(weight8, tile, split, n8, k, COLUMNS, CHUNK * 128)
-            ahead.wait()
         fp8_linear.finish_tile(
             x, weight8, scale8, y8, parts + parts16, arrivals + tiles16, tile, split,
             m, x_stride, n8, k, n8, ROWS, COLUMNS, SPLITS, PARTS, CHUNK, WHOLE, DOT,

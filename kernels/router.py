@@ -6,6 +6,7 @@ Affinity is sqrt(softplus(logit)); the bias takes part in the choice, never in t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -27,7 +28,7 @@ class Tile:
     warps: int = 8  # the last program has a row for each
     stages: int = 3
     parts: int = 8  # 1: warps share the columns; else as many as warps: they share the channels
-    early: bool = True  # fetch the gate before the launch before has ended
+    early: bool = True  # load the gate before the launch before has ended
 
 
 TILE = Tile()
@@ -52,6 +53,38 @@ def route(
     int64 [vocabulary, count] as in `look_up`: one of the two. `x` and `gate` are BF16 or float32,
     logits float32. Raises ValueError for operands that do not fit.
     """
+    routing = prepare(x, gate, bias, tokens, table, count, scale, tile, workspace)
+    if x.shape[0]:
+        _route[(routing.tiles, tile.splits)](
+            *routing.operands, **routing.constants,
+            num_warps=tile.warps, num_stages=tile.stages, launch_pdl=routing.constants["EARLY"],
+        )  # fmt: skip
+    return routing.chosen, routing.weights
+
+
+class Routing(NamedTuple):
+    """A launch of the router, ready but for its grid."""
+
+    chosen: Tensor
+    weights: Tensor
+    tiles: int
+    programs: int
+    operands: tuple[Any, ...]
+    constants: dict[str, Any]
+
+
+def prepare(
+    x: Tensor,
+    gate: Tensor,
+    bias: Tensor | None,
+    tokens: Tensor | None,
+    table: Tensor | None,
+    count: int,
+    scale: float,
+    tile: Tile,
+    workspace: Workspace | None,
+) -> Routing:
+    """Outputs and arguments of `share` for the operands of `route`, once they are found to fit."""
     (m, d), experts = x.shape, gate.shape[0]
     require(m <= DECODE_ROWS, f"{m} rows are no step")
     require_activation("x", x, d)
@@ -62,42 +95,33 @@ def route(
     else:
         require(tokens is None and table is None, "experts come from a bias or a table, not both")
         _check_bias(bias, experts)
+    require(tile.parts in (1, tile.warps), f"{tile.parts} parts for {tile.warps} warps")
     chosen = torch.empty((m, count), dtype=torch.int64, device=x.device)
     weights = torch.empty((m, count), dtype=torch.float32, device=x.device)
-    if m:
-        _launch_route(x, gate, bias, tokens, table, chosen, weights, scale, tile, workspace)
-    return chosen, weights
-
-
-def _launch_route(
-    x: Tensor,
-    gate: Tensor,
-    bias: Tensor | None,
-    tokens: Tensor | None,
-    table: Tensor | None,
-    chosen: Tensor,
-    weights: Tensor,
-    scale: float,
-    tile: Tile,
-    workspace: Workspace | None,
-) -> None:
-    (experts, d), count = gate.shape, chosen.shape[1]
     tiles = triton.cdiv(experts, tile.columns)
     met = room(workspace, x.device, tile.splits * tiles * tile.columns * DECODE_ROWS, 1)
-    require(tile.parts in (1, tile.warps), f"{tile.parts} parts for {tile.warps} warps")
     share = tile.parts * tile.step
     turns = triton.cdiv(triton.cdiv(d, share), tile.splits)
-    early = tile.early and ahead.possible(gate)
-    _route[(tiles, tile.splits)](
+    operands = (
         x, gate, bias, tokens, table, chosen, weights, met.parts, met.arrivals,
-        x.shape[0], x.stride(0), experts, d, scale,
-        ROWS=DECODE_ROWS, COLUMNS=tile.columns, PARTS=tile.parts, STEP=tile.step, TURNS=turns,
-        SPLITS=tile.splits,
-        WHOLE=experts % tile.columns == 0 and turns * tile.splits * share == d,
-        DOT=dense.dot_type(x, gate), COUNT=count, SLOTS=triton.next_power_of_2(count),
-        BLOCK=triton.next_power_of_2(tiles * tile.columns), BY_BIAS=bias is not None, EARLY=early,
-        num_warps=tile.warps, num_stages=tile.stages, launch_pdl=early,
+        m, x.stride(0), experts, d, scale,
     )  # fmt: skip
+    constants = {
+        "ROWS": DECODE_ROWS,
+        "COLUMNS": tile.columns,
+        "PARTS": tile.parts,
+        "STEP": tile.step,
+        "TURNS": turns,
+        "SPLITS": tile.splits,
+        "WHOLE": experts % tile.columns == 0 and turns * tile.splits * share == d,
+        "DOT": dense.dot_type(x, gate),
+        "COUNT": count,
+        "SLOTS": triton.next_power_of_2(count),
+        "BLOCK": triton.next_power_of_2(tiles * tile.columns),
+        "BY_BIAS": bias is not None,
+        "EARLY": tile.early,
+    }
+    return Routing(chosen, weights, tiles, tiles * tile.splits, operands, constants)
 
 
 def choose(logits: Tensor, bias: Tensor, count: int, *, scale: float) -> tuple[Tensor, Tensor]:
@@ -167,24 +191,38 @@ def _check_table(m: int, tokens: Tensor | None, table: Tensor | None, count: int
 def _route(  # type: ignore[no-untyped-def]
     x, gate, bias, tokens, table, chosen, weights, parts, arrivals, m, x_stride, experts, d, scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr,
-    TURNS: tl.constexpr, SPLITS: tl.constexpr, WHOLE: tl.constexpr, DOT: tl.constexpr,
-    COUNT: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr, BY_BIAS: tl.constexpr,
-    EARLY: tl.constexpr,
+    TURNS: tl.constexpr, SPLITS: tl.constexpr, WHOLE: tl.constexpr,
+    DOT: tl.constexpr, COUNT: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+    BY_BIAS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    tile, split = tl.program_id(0), tl.program_id(1)
-    ahead.let_next_begin()
-    if EARLY:
-        ahead.fetch(gate, tile, split, experts, d, COLUMNS, TURNS * PARTS * STEP)
-        ahead.wait()
-    width = tl.num_programs(0) * COLUMNS
+    share(
+        x, gate, bias, tokens, table, chosen, weights, parts, arrivals, m, x_stride, experts, d,
+        scale, tl.program_id(0), tl.program_id(1), tl.num_programs(0),
+        ROWS, COLUMNS, PARTS, STEP, TURNS, SPLITS, WHOLE, DOT, COUNT, SLOTS, BLOCK, BY_BIAS,
+        EARLY,
+    )  # fmt: skip
+
+
+@triton.jit
+def share(  # type: ignore[no-untyped-def]
+    x, gate, bias, tokens, table, chosen, weights, parts, arrivals, m, x_stride, experts, d, scale,
+    tile, split, tiles,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr,
+    TURNS: tl.constexpr, SPLITS: tl.constexpr, WHOLE: tl.constexpr,
+    DOT: tl.constexpr, COUNT: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+    BY_BIAS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Part `split` of the logits of tile `tile`; the last of all programs makes the choice."""
+    width = tiles * COLUMNS
     part = dense.products(
         x, gate, tile, split, m, x_stride, experts, d,
-        ROWS, COLUMNS, PARTS, STEP, TURNS, WHOLE, DOT,
+        ROWS, COLUMNS, PARTS, STEP, TURNS, WHOLE, DOT, EARLY,
     )  # fmt: skip
+    ahead.let_next_begin()
     row = tl.arange(0, ROWS)[None, :]
     column = (tile * COLUMNS + tl.arange(0, COLUMNS))[:, None]
     tl.store(parts + (split * ROWS + row) * width + column, part, mask=row < m)
-    if meeting.arrive(arrivals) == tl.num_programs(0) * SPLITS - 1:
+    if meeting.arrive(arrivals) == tiles * SPLITS - 1:
         _conclude(
             parts, bias, tokens, table, chosen, weights, m, width, experts, scale,
             ROWS, SPLITS, COUNT, SLOTS, BLOCK, BY_BIAS,

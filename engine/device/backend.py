@@ -52,6 +52,7 @@ class TritonBackend:
             Tables.build(geometry, config.context, self.device),
             dtype=self._dtype,
             rounds=config.numerics != "exact",
+            shared_expert=config.shared_expert,
         )
         self.head = DraftHead(self.layers)
         self._free: list[Seat] = []

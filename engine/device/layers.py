@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.device.operations import Operations
+from engine.device.side import Side
 from engine.device.state import Store
 from engine.device.tables import Tables, Turn
 from engine.device.weights import (
@@ -62,6 +63,7 @@ class Layers:
         *,
         dtype: torch.dtype,
         rounds: bool,
+        shared_expert: str = "experts",
     ) -> None:
         self.geometry = geometry
         self.weights = weights
@@ -69,6 +71,8 @@ class Layers:
         self.tables = tables
         self.dtype = dtype
         self.rounds = rounds
+        self.shared_expert = shared_expert
+        self._side = Side(weights.embed.device)
         g = geometry
         self._mixing = {
             "iterations": g.hc_sinkhorn_iters, "norm_eps": g.rms_norm_eps, "eps": g.hc_eps
@@ -221,31 +225,55 @@ class Layers:
     def moe(self, x: Tensor, w: Moe, ids: Tensor, *, many: bool) -> Tensor:
         """Float32 parts [m, k + 1, hidden] of the routed experts and the shared one."""
         g, op = self.geometry, self.operations
-        chosen, share = self._route(x, w, ids, many=many)
+        chosen, share, begun = self._route_many(x, w, ids) if many else self._route(x, w, ids)
+        moe = op.moe_prefill if many else op.moe
+        more = {"routes": moe.plan(chosen, g.n_routed_experts)} if many else {}
         shared_in, shared_out = w.shared_w13, w.shared_w2
-        moe, routes = op.moe, {}
-        if many:
-            moe = op.moe_prefill
-            routes["routes"] = moe.plan(chosen, g.n_routed_experts)
         hidden = moe.gate_up(
             x, chosen, share, *_operands(w.w13), shared_in.codes, shared_in.scale,
-            limit=g.swiglu_limit, **routes,
+            limit=g.swiglu_limit, **more, **({} if begun is None else {"begun": begun}),
         )  # fmt: skip
+        self._side.join()
         return moe.down(
-            hidden, chosen, *_operands(w.w2), shared_out.codes, shared_out.scale, **routes
+            hidden, chosen, *_operands(w.w2), shared_out.codes, shared_out.scale, **more
         )
 
-    def _route(self, x: Tensor, w: Moe, ids: Tensor, *, many: bool) -> tuple[Tensor, Tensor]:
-        """Experts [m, k] of each row and their weights."""
-        router, count = self.operations.router, self.geometry.num_experts_per_tok
-        scale = self.geometry.routed_scaling_factor
-        if not many:
-            tokens = None if w.table is None else ids
-            return router.route(x, w.gate, w.bias, tokens, w.table, count=count, scale=scale)
-        logits = wide_product(x, w.gate)
+    def _route(self, x: Tensor, w: Moe, ids: Tensor) -> Routed:
+        """A step's routes, and the shared expert's hidden rows if they are made beside."""
+        g, op, shared = self.geometry, self.operations, w.shared_w13
+        given = (x, w.gate, w.bias, None if w.table is None else ids, w.table)
+        named = {"count": g.num_experts_per_tok, "scale": g.routed_scaling_factor}
+        if self.shared_expert == "router":
+            return Routed(*op.beside.route(
+                *given, shared.codes, shared.scale, limit=g.swiglu_limit, **named
+            ))  # fmt: skip
+        begun = None
+        if self.shared_expert == "stream":
+            with self._side.fork():
+                begun = op.moe.begin(
+                    x, shared.codes, shared.scale,
+                    slots=g.num_experts_per_tok, limit=g.swiglu_limit,
+                )  # fmt: skip
+        chosen, weights = op.router.route(*given, **named)
+        return Routed(chosen, weights, begun)
+
+    def _route_many(self, x: Tensor, w: Moe, ids: Tensor) -> Routed:
+        """The routes of a chunk's rows."""
+        router, g = self.operations.router, self.geometry
+        logits, scale = wide_product(x, w.gate), g.routed_scaling_factor
         if w.table is not None:
-            return router.look_up(logits, ids, w.table, scale=scale)
-        return router.choose(logits, w.bias, count, scale=scale)
+            chosen, weights = router.look_up(logits, ids, w.table, scale=scale)
+        else:
+            chosen, weights = router.choose(logits, w.bias, g.num_experts_per_tok, scale=scale)
+        return Routed(chosen, weights)
+
+
+class Routed(NamedTuple):
+    """Experts [m, k] of each row, their weights, and hidden rows that the shared one has begun."""
+
+    chosen: Tensor
+    weights: Tensor
+    begun: Tensor | None = None
 
 
 class Queries(NamedTuple):

@@ -21,6 +21,7 @@ class Operations:
 
     accept: Any
     attention: Any
+    beside: Any
     context: Any
     fp8_linear: Any
     heads: Any

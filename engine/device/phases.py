@@ -18,6 +18,8 @@ STEP = Script(
         "_share": (("attention", "attend"),),
         "_combine": (("attention", "combine"),),
         "_route": (("experts", "router"),),
+        "_beside": (("experts", "router"),),
+        "_begin": (("experts", "shared"),),
         "_gate_up": (("experts", "gate_up"),),
         "_down": (("experts", "down"),),
         "_accept": (("accept",),),

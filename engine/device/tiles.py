@@ -30,8 +30,8 @@ _FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tile_intake": ("intake", ("store",)),
     "tile_heads": ("heads", ("prepare",)),
     "tile_attend": ("attention", ("attend",)),
-    "tile_router": ("router", ("route",)),
-    "tile_gate_up": ("moe", ("gate_up",)),
+    "tile_router": ("router", ("route",)),  # or beside.route, whichever is launched
+    "tile_gate_up": ("moe", ("gate_up", "begin")),
     "tile_down": ("moe", ("down",)),
     "tile_head": ("lm_head", ("scores",)),
     "tile_markov": ("markov", ("step",)),
@@ -59,6 +59,8 @@ class Tiles:
         """Let the functions of `groups` launch as asked; ConfigError for a field no tile has."""
         for name, (module, functions) in _FUNCTIONS.items():
             if text := getattr(self.config, name):
+                if name == "tile_router" and self.config.shared_expert == "router":
+                    module = "beside"
                 for function in functions:
                     call = getattr(groups[module], function)
                     tile = changed(self._own(name, call), name, text)

@@ -57,7 +57,8 @@ def _host_bytes(engine: Engine, rows: int) -> dict[Path, float]:
 
 def _device_bytes(engine: Engine, context: int, rows: int) -> dict[Path, float]:
     """Weights as the triton backend holds them, which is as stored, and the rows of the cache."""
-    found = weight.weights(engine.geometry, weight.TRITON, weight.stored, rows)
+    patterns = weight.triton(engine.config.shared_expert)
+    found = weight.weights(engine.geometry, patterns, weight.stored, rows)
     form = "bf16" if engine.config.dtype == "bfloat16" else "float32"
     for path, size in weight.cache(engine.geometry, context, form).items():
         if size:

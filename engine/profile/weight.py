@@ -39,7 +39,21 @@ TRITON: Mapping[Path, str] = {
     ("head",): r"(head\.|hc_head_|norm\.)",
 }
 
+# Where the shared expert's first product is launched, by the configuration's `shared_expert`.
+_BEGUN: Mapping[str, Path] = {"router": ("experts", "router"), "stream": ("experts", "shared")}
+
 Size = Callable[[Entry], float]
+
+
+def triton(shared_expert: str) -> Mapping[Path, str]:
+    """TRITON for a configuration's `shared_expert`."""
+    if (begun := _BEGUN.get(shared_expert)) is None:
+        return TRITON
+    routed, shared = (
+        _LAYER + rf"ffn\.{name}\.w[13]\." for name in (r"experts\.\*", "shared_experts")
+    )
+    beside = f"({TRITON[begun]}|{shared})" if begun in TRITON else shared
+    return {**TRITON, ("experts", "gate_up"): routed, begun: beside}
 
 
 def stored(entry: Entry) -> float:

@@ -128,7 +128,7 @@ class Night:
                 self._view(),
                 levers,
                 first=self.supply.first(),
-                closing=self._closing(),
+                closing=self._closing(levers),
                 profiles=bool(self.order.profile),
                 effective=self._effective(),
                 kinds=self.graft.kinds(wanted=any(x.kind == "patch" for x in levers)),
@@ -344,12 +344,16 @@ class Night:
             self._write_best()
         self.herald.entered(manifest, got, entered)
 
-    def _closing(self) -> bool:
-        """Whether what is left of the time is just enough to measure the best once more."""
+    def _closing(self, levers: Sequence[Lever]) -> bool:
+        """Whether what is left of the time is just enough to measure the best once more.
+
+        Where nothing is timed the best is not measured again: then it is that of one load.
+        """
         left_s = self.wishes.left_s()
         if left_s is None or self.session.runs == 0:
             return False
-        return left_s < (self.order.settings.anchor_blocks + 1) * self._load_s() * 1.1
+        last = self.order.settings.anchor_blocks if plan.by_time(levers) else 0
+        return left_s < (last + 1) * self._load_s() * 1.1
 
     def _budget_text(self) -> str:
         view, words = self._view(), []

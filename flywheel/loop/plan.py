@@ -46,6 +46,14 @@ __all__ = [
 ]
 
 
+def by_time(levers: Sequence[Lever]) -> bool:
+    """Whether a campaign of `levers` needs the spread of loads, and the best measured once more.
+
+    Heads are judged on counts that repeat themselves, and a price is promoted by nobody.
+    """
+    return not levers or any(x.metric == "ms_per_token" for x in levers)
+
+
 def next_step(
     view: View,
     levers: Sequence[Lever],
@@ -78,9 +86,7 @@ def next_step(
     if (going := _unfinished(view, campaign, mine, best, closing)) is not None:
         return going
     nulls = [v for v in mine if v.purpose == "null" and v.blocks[0].hot]
-    # Heads are judged on counts that repeat themselves, and a price is promoted by nobody: there is
-    # no spread of loads to learn.
-    timed = not levers or any(x.metric == "ms_per_token" for x in levers)
+    timed = by_time(levers)
     spread = sum(len(v.measured) for v in nulls)
     if timed and not closing and spread < campaign.settings.calibration:
         return calibrate(view, campaign, nulls, best)

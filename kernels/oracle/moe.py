@@ -70,21 +70,35 @@ def gate_up(
     shared_scale: Tensor,
     *,
     limit: float,
+    begun: Tensor | None = None,
 ) -> Tensor:
     """Hidden rows [m, t + 1, i] for `x` [m, d]: the `chosen` [m, t], weighted, then the shared one.
 
     `w13` packed MXFP4 [e, 2 i, d / 2], gate rows first, `s13` E8M0 [e, 2 i, d / 32]; `shared` E4M3
     [2 i, d] likewise with its `shared_scale` E8M0 [ceil(2 i / 128), ceil(d / 128)]. A repeated
-    expert's weights meet in its first slot; its other slots are zero.
+    expert's weights meet in its first slot; its other slots are zero. `begun` rows have the shared
+    expert's already, are completed, and returned.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     matrices = decode_mxfp4(w13, s13).to(wide)
-    routed = torch.einsum("md,mtid->mti", x.to(wide), matrices[chosen.long()])
-    common = linear(x.to(wide), decode_fp8(shared, shared_scale).to(wide))
-    gate, up = torch.cat((routed, common[:, None]), 1).chunk(2, -1)
-    hidden = swiglu(gate, up, limit)
-    hidden[:, :-1] *= shares(chosen, weights)[..., None]
-    return hidden.to(x.dtype)
+    gate, up = torch.einsum("md,mtid->mti", x.to(wide), matrices[chosen.long()]).chunk(2, -1)
+    hidden = begun
+    if hidden is None:
+        hidden = begin(x, shared, shared_scale, slots=chosen.shape[1], limit=limit)
+    hidden[:, :-1] = swiglu(gate, up, limit) * shares(chosen, weights)[..., None]
+    return hidden
+
+
+def begin(x: Tensor, shared: Tensor, shared_scale: Tensor, *, slots: int, limit: float) -> Tensor:
+    """Rows [m, slots + 1, i] for `gate_up` to complete: the shared expert's, in the last slot.
+
+    `shared` E4M3 [2 i, d], gate rows first, `shared_scale` E8M0; the other slots are zero.
+    """
+    wide = torch.promote_types(x.dtype, torch.float32)
+    gate, up = linear(x.to(wide), decode_fp8(shared, shared_scale).to(wide)).chunk(2, -1)
+    hidden = x.new_zeros((x.shape[0], slots + 1, gate.shape[1]))
+    hidden[:, -1] = swiglu(gate, up, limit)
+    return hidden
 
 
 def down(

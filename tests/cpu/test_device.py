@@ -100,6 +100,12 @@ def test_the_embedded_model_says_on_it_what_it_says_on_torch() -> None:
     assert say(by, ids, 20) == say(engine.backend, ids, 20)
 
 
+@pytest.mark.parametrize("place", ["router", "stream"])
+def test_where_the_shared_expert_runs_changes_no_token(make: Make, place: str) -> None:
+    told = say(make(), TEXT[:9], 16)
+    assert say(make(shared_expert=place), TEXT[:9], 16) == told
+
+
 @pytest.mark.parametrize("policy", ["margin", "confidence"])
 def test_a_verify_policy_changes_no_token(make: Make, policy: str) -> None:
     told = say(make(), TEXT[:9], 16, drafting=False)

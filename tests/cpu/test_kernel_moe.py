@@ -29,6 +29,7 @@ STEPS = [
     operations.gate_up(4, 288, 16, 3, tile=APART),
     operations.down(4, 24, 160, 3, dtype=FP32, tile=APART),
 ]
+IN_TWO = operations.gate_up(4, 288, 16, 3, repeat=True, kernel=operations.in_two, tile=APART)
 SORTED = moe_prefill.Tile(rows=16, columns=16, step=64, warps=2, stages=2)
 PREFILLS = [
     operations.gate_up(5, 64, 32, 3, dtype=FP32, kernel=moe_prefill.gate_up, tile=SORTED),
@@ -68,7 +69,7 @@ def test_a_plan_for_other_tiles_is_refused() -> None:
         PREFILLS[0].run(inputs, routes=routes)
 
 
-@pytest.mark.parametrize("op", STEPS, ids=str)
+@pytest.mark.parametrize("op", [*STEPS, IN_TWO], ids=str)
 @pytest.mark.parametrize("rows", [1, 5, 8])
 def test_a_step_equals_the_chosen_experts_one_by_one(op: gates.Operation, rows: int) -> None:
     gates.check_values(op, rows, "cpu")
@@ -87,6 +88,12 @@ def test_bits_repeat_and_only_the_output_is_written(op: gates.Operation) -> None
 @pytest.mark.parametrize("op", STEPS[::2], ids=str)
 def test_the_rows_of_a_step_do_not_know_of_each_other(op: gates.Operation) -> None:
     gates.check_rows(op, "cpu")
+
+
+def test_a_step_in_two_launches_has_the_bits_of_one() -> None:
+    one = STEPS[8]
+    inputs = one.inputs(5, "cpu")
+    assert torch.equal(IN_TWO.run(inputs)[0], one.run(inputs)[0])
 
 
 def test_every_row_on_the_same_experts_is_one_pass_over_them() -> None:

@@ -14,7 +14,7 @@ gates.interpreter()
 
 from triton.runtime.interpreter import GridExecutor  # noqa: E402
 
-from engine.config import EngineConfig  # noqa: E402
+from engine.config import CHOICES, EngineConfig  # noqa: E402
 from engine.device import synthetic  # noqa: E402
 from engine.device.backend import TritonBackend  # noqa: E402
 from engine.device.phases import STEP  # noqa: E402
@@ -35,11 +35,13 @@ def test_a_synthetic_model_loads_for_the_triton_backend() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shared", CHOICES["shared_expert"])
 def test_every_launch_of_a_step_has_its_phase_and_every_weight_a_launch(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, shared: str
 ) -> None:
     geometry = Geometry.parse(checkpoints.SMALL)
     asked = {"backend": "triton", "context": 64, "draft_width": 0, "prefill_chunk": 16}
+    asked["shared_expert"] = shared
     config = EngineConfig.parse(asked).effective(geometry, 1)
     backend = TritonBackend(geometry, synthetic.generate(geometry, device="cpu"), config)
     launched: list[str] = []
@@ -57,7 +59,7 @@ def test_every_launch_of_a_step_has_its_phase_and_every_weight_a_launch(
     launches = [Launch(name, 10.0 * i, 10.0 * i + 5) for i, name in enumerate(launched)]
     spans = STEP.spans(launches, 1)
     assert OTHER not in {span.path[0] for span in spans}
-    bytes_of = weight.weights(geometry, weight.TRITON, weight.stored)
+    bytes_of = weight.weights(geometry, weight.triton(shared), weight.stored)
     root = tree(Steps(spans, (10.0 * len(launches),)), bytes_of)
     layers = geometry.num_hidden_layers
     found = {phase.name: phase.launches for phase in root.walk()}

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from engine.bench.command import main as bench
+from engine.config import CHOICES
 from engine.engine import Engine
 from engine.errors import ConfigError
 from engine.geometry import Geometry
@@ -209,7 +210,9 @@ def test_launches_that_cannot_be_shared_out_are_an_error(
 
 
 @pytest.mark.parametrize("rows", [1, 6])
-@pytest.mark.parametrize("patterns", [weight.TORCH, weight.TRITON])
+@pytest.mark.parametrize(
+    "patterns", [weight.TORCH, *(weight.triton(at) for at in CHOICES["shared_expert"])]
+)
 def test_phases_read_together_what_the_inventory_says_of_a_step(
     patterns: dict[tuple[str, ...], str], rows: int
 ) -> None:

@@ -41,11 +41,11 @@ def operations(**changes: Any) -> Operations:
 
 
 def test_a_named_field_changes_and_the_others_stay() -> None:
-    found = operations(tile_gate_up="columns=64,stages=2", tile_project="early=1")
+    found = operations(tile_gate_up="columns=64,stages=2", tile_project="early=0")
     assert found.moe.gate_up.keywords["tile"] == replace(moe.GATE_UP, columns=64, stages=2)
     assert "tile" not in getattr(found.moe.down, "keywords", {})
-    assert found.project.project.keywords["tile"] == replace(project.TILE, early=True)
-    assert found.project.project.keywords["tile"].early is True
+    assert found.project.project.keywords["tile"] == replace(project.TILE, early=False)
+    assert found.project.project.keywords["tile"].early is False
 
 
 def test_every_function_of_a_family_launches_alike() -> None:

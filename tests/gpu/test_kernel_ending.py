@@ -15,10 +15,10 @@ import torch
 from operations.draws import fp8
 from torch import Tensor
 
-from kernels import accept, fp8_linear, lm_head, markov, project, router, sample
+from kernels import accept, beside, fp8_linear, lm_head, markov, project, router, sample
 from kernels.bench import chain, rings
 from kernels.bench.ending import RANK, SIDES, VOCABULARY
-from kernels.bench.shape import CHOSEN, EXPERTS, HIDDEN
+from kernels.bench.shape import CHOSEN, EXPERTS, HIDDEN, INNER
 from kernels.oracle import accept as plain_accept, sample as plain_sample
 from kernels.workspace import Workspace
 
@@ -39,12 +39,16 @@ PRODUCTS = [
 ]
 STEPS = [
     *(operations.project(1536, side, HIDDEN) for side in SIDES.values()),
-    operations.project(1536, 2624, HIDDEN, tile=project.Tile(early=True)),
+    operations.project(1536, 2624, HIDDEN, tile=project.Tile(early=False)),
     operations.project(1000, 333, 1111),
     operations.project(512, 96, 1024, dtype=FP32),
     operations.project(512, 96, 1024, dtype=FP32, other=BF16),
     operations.route(EXPERTS, HIDDEN, CHOSEN),
-    operations.route(EXPERTS, HIDDEN, CHOSEN, vocabulary=1000, tile=router.Tile(early=True)),
+    operations.route(EXPERTS, HIDDEN, CHOSEN, vocabulary=1000, tile=router.Tile(early=False)),
+    operations.route(EXPERTS, HIDDEN, CHOSEN, tile=router.Tile(splits=1, parts=1)),
+    operations.beside(EXPERTS, HIDDEN, INNER, CHOSEN),
+    operations.beside(EXPERTS, HIDDEN, INNER, CHOSEN, tile=beside.Tile(shared=16, early=False)),
+    operations.beside(37, 512, 272, 3, vocabulary=1000, dtype=FP32),
     operations.route(EXPERTS, 512, CHOSEN, dtype=FP32),
     operations.route(37, 111, 3, gate=FP32),
     operations.lm_head(VOCABULARY, 256),

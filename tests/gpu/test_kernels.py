@@ -40,7 +40,7 @@ STEP = [
     operations.gate_up(BANK, HIDDEN, INNER, CHOSEN),
     operations.gate_up(BANK, 1056, 1008, CHOSEN, repeat=True),
     operations.gate_up(BANK, 512, 256, CHOSEN, dtype=FP32),
-    operations.gate_up(BANK, 512, 256, CHOSEN, tile=replace(moe.GATE_UP, early=True)),
+    operations.gate_up(BANK, 512, 256, CHOSEN, tile=replace(moe.GATE_UP, early=False)),
     operations.gate_up(BANK, HIDDEN, INNER, CHOSEN, tile=moe.Tile(16, 128, 1, 2, 4, parts=2)),
     operations.gate_up(BANK, 1056, 1008, CHOSEN, tile=moe.Tile(16, 128, 1, 4, 3, parts=4)),
     operations.down(BANK, HIDDEN, INNER, CHOSEN),
@@ -76,7 +76,11 @@ LONG = [
     operations.gate_up(BANK, 1024, 512, CHOSEN, kernel=moe_prefill.gate_up),
     operations.down(BANK, 1000, 512, CHOSEN, kernel=moe_prefill.down),
 ]
-ALL = [*LINEAR, *ODD, *STEP, *ROWS, *SEVERAL]
+IN_TWO = [
+    operations.gate_up(BANK, HIDDEN, INNER, CHOSEN, kernel=operations.in_two),
+    operations.gate_up(BANK, 1056, 1008, CHOSEN, repeat=True, kernel=operations.in_two),
+]
+ALL = [*LINEAR, *ODD, *STEP, *IN_TWO, *ROWS, *SEVERAL]
 
 
 @pytest.fixture(autouse=True)

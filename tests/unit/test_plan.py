@@ -45,6 +45,13 @@ def calibrated(path: Path, **options: object) -> Ledger:
     return ledger
 
 
+def test_only_what_is_judged_by_time_needs_the_best_measured_at_the_end() -> None:
+    head = lever("head", {"head": {}}, kind="head", metric="tau")
+    assert plan.by_time([head, lever()])
+    assert plan.by_time([])
+    assert not plan.by_time([head])
+
+
 def test_nulls_come_first_and_say_so(tmp_path: Path) -> None:
     step = plan.next_step(see(fresh(tmp_path)), [lever()])
     assert isinstance(step, plan.NextBlock)

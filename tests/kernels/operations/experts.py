@@ -50,6 +50,57 @@ def gate_up(
     )
 
 
+def in_two(**given: Any) -> Tensor:
+    """`kernels.moe.gate_up` on rows that `kernels.moe.begin` has begun."""
+    from kernels import moe
+
+    shared = {name: given[name] for name in ("x", "shared", "shared_scale", "limit")}
+    more = {"tile": given["tile"]} if "tile" in given else {}
+    begun = moe.begin(**shared, **more, slots=given["chosen"].shape[1])
+    return moe.gate_up(**given, begun=begun)
+
+
+def beside(
+    experts: int,
+    d: int,
+    inner: int,
+    count: int,
+    *,
+    vocabulary: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    **options: object,
+) -> Operation:
+    """`kernels.beside.route`, without the slots that `gate_up` fills."""
+    from kernels import beside as kernel
+    from kernels.oracle import beside as oracle
+
+    routing = route(experts, d, count, vocabulary=vocabulary, dtype=dtype)
+
+    def make(rows: int, g: torch.Generator) -> Inputs:
+        shared, shared_scale = fp8(g, 2 * inner, d)
+        given = {"shared": shared, "shared_scale": shared_scale, "limit": 1.5}
+        return routing.make(rows, g) | given
+
+    def begun(function: Any) -> Any:
+        def call(**given: Any) -> tuple[Tensor, ...]:
+            chosen, weights, hidden = function(**given)
+            return chosen, weights, hidden[:, -1]
+
+        return call
+
+    exact = dtype == torch.float32
+    return Operation(
+        f"beside-{routing.name}-{inner}",
+        begun(kernel.route),
+        begun(oracle.route),
+        make,
+        rows=("x", "tokens"),
+        rtol=1e-4 if exact else BF16_RTOL,
+        atol=1e-5 if exact else 1e-2,
+        options=dict(options),
+    )
+
+
 def down(
     experts: int,
     d: int,
