@@ -29,6 +29,18 @@ LEVERS: tuple[Lever, ...] = (
         family="graph",
         needs=("triton",),
     ),
+    Lever(
+        name="cache.packed.device",
+        kind="config",
+        change={"key_format": "packed"},
+        claim="compressed rows and index keys of 57 and 27 % of the bytes are read faster than they "
+        "take to unpack, at a long context",
+        falsify="unpacking costs more than the bytes it saves, as it may at a short context, where "
+        "nearly all that a step reads are weights",
+        predicted_gain=0.003,
+        family="cache",
+        needs=("triton",),
+    ),
     _tile(
         "tile.gate.up.wide",
         "tile_gate_up",
