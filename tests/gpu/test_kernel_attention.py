@@ -60,9 +60,7 @@ PACKED_STEPS = [
     real("attend", 131_000, capacity=32_768, ratio=4, count=COUNT, packed=True),
     real("attend", 1_500, capacity=32_768, ratio=4, count=COUNT, packed=True),
     real("attend", 131_000, capacity=1024, ratio=128, dtype=FP32, packed=True),
-    operations.attend(
-        5, 78, 7, 20, 90, kind="attend", capacity=30, ratio=4, count=11, packed=True
-    ),
+    operations.attend(5, 78, 7, 20, 90, kind="attend", capacity=30, ratio=4, count=11, packed=True),
 ]
 PACKED_LONG = [
     real("attend_long", 5_000, capacity=64, ratio=128, packed=True),
@@ -110,7 +108,9 @@ def test_a_step_equals_the_oracle(op: gates.Operation, rows: int) -> None:
     gates.check_values(op, rows, "cuda")
 
 
-@pytest.mark.parametrize("op", [*LONG, CHOICES[1], CHOICES[2], *PACKED_LONG, PACKED_CHOICES[0]], ids=str)
+@pytest.mark.parametrize(
+    "op", [*LONG, CHOICES[1], CHOICES[2], *PACKED_LONG, PACKED_CHOICES[0]], ids=str
+)
 @pytest.mark.parametrize("rows", [9, 200])
 def test_a_prefill_equals_the_oracle(op: gates.Operation, rows: int) -> None:
     gates.check_values(op, rows, "cuda")
