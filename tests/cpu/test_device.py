@@ -18,6 +18,7 @@ from torch import Tensor
 gates.interpreter()
 
 from engine.backend import Backend  # noqa: E402
+from engine.bench.synthetic import fill, state_bytes  # noqa: E402
 from engine.config import OF_TORCH, OF_TRITON, EngineConfig  # noqa: E402
 from engine.device import checkpoint, memory, requirement, synthetic  # noqa: E402
 from engine.device.backend import TritonBackend  # noqa: E402
@@ -258,6 +259,18 @@ def test_packed_rows_take_the_bytes_that_the_inventory_counts(dtype: torch.dtype
     plain = size_bytes(geometry, 1 << 17, dtype)
     packed = size_bytes(geometry, 1 << 17, dtype, packed=True)
     assert plain - packed > 0.4 * (1 << 17) * growth(geometry, "bf16")
+
+
+def test_a_state_is_filled_with_numbers_and_counted_in_either_format(make: Make) -> None:
+    counted = []
+    for form in ("plain", "packed"):
+        by = make(numerics="cache", key_format=form)
+        state = by.new_state()
+        fill(state, 200, torch.Generator().manual_seed(1))
+        assert all(rows.isfinite().all() and rows.any() for rows in rows_of(state).values())
+        assert by.forward(state, [5, 6], keep=0).isfinite().all()
+        counted.append(state_bytes(by.geometry, 200, state))
+    assert counted[1] < counted[0]
 
 
 def test_the_memory_that_is_asked_for_follows_the_format_of_rows() -> None:
