@@ -28,6 +28,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "numerics": ("exact", "cache", "reference"),
     "dtype": ("float32", "bfloat16"),
     "graph": ("on", "off"),
+    "key_format": ("plain", "packed"),
     "shared_expert": ("experts", "router", "stream"),
 }
 # What only one backend does. Under the other these fields keep their defaults and are no part of
@@ -61,7 +62,7 @@ TILES = (
     "tile_head",
     "tile_markov",
 )
-OF_TRITON = ("graph", "shared_expert", *TILES)
+OF_TRITON = ("graph", "key_format", "shared_expert", *TILES)
 _ONE = r"[a-z_][a-z_0-9]*=(0|[1-9][0-9]{0,5})"
 _TILE = re.compile(f"{_ONE}(,{_ONE})*")
 _TREE = re.compile(r"[1-8](,[1-8]){0,7}")
@@ -102,6 +103,7 @@ class EngineConfig:
     context: int = 0  # longest sequence; 0 takes the checkpoint's
     backend: str = "torch"  # plain PyTorch on the CPU, or Triton kernels on a GPU
     graph: str = "on"  # replay each round as a CUDA graph, or launch its kernels one by one
+    key_format: str = "plain"  # storage of compressed rows and index keys; the windows stay plain
     shared_expert: str = "experts"  # its first product beside theirs, the router, or on a stream
     tile_hyper: str = ""  # mixing of the residual streams
     tile_project: str = ""  # first products of a layer
@@ -161,10 +163,11 @@ class EngineConfig:
                 f"context {self.context} exceeds the checkpoint's "
                 f"max_position_embeddings {geometry.max_position_embeddings}."
             )
-        if self.cache_format == "packed" and self.numerics == "exact":
-            raise ConfigError(
-                "cache_format 'packed' stores rounded rows, which numerics 'exact' forbids."
-            )
+        for name in ("cache_format", "key_format"):
+            if getattr(self, name) == "packed" and self.numerics == "exact":
+                raise ConfigError(
+                    f"{name} 'packed' stores rounded rows, which numerics 'exact' forbids."
+                )
         quantised = (
             geometry.hidden_size,
             geometry.q_lora_rank,

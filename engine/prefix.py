@@ -30,8 +30,8 @@ class Rows(Protocol):
         """Tokens a window."""
 
     @property
-    def rows(self) -> Tensor:
-        """One row a window."""
+    def kept(self) -> Mapping[str, Tensor]:
+        """Their tensors by name, with one line a window."""
 
 
 class Memory(Protocol):
@@ -42,7 +42,7 @@ class Memory(Protocol):
 
     @property
     def pools(self) -> Mapping[str, Rows]:
-        """Compressed rows by name; `tensors` has them as `name.rows`."""
+        """Compressed rows by name; `tensors` has each one's tensor `part` as `name.part`."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Every buffer by name."""
@@ -133,8 +133,9 @@ class Passage:
         self._way = self._way[: starts[-1] + 1]
         for index, node in enumerate(self._way[1:]):
             for name, rows in node.rows.items():
-                first = index * self._chunk // state.pools[name].ratio
-                state.pools[name].rows[:, first : first + rows.shape[1]] = rows
+                pool, _, part = name.rpartition(".")
+                first = index * self._chunk // state.pools[pool].ratio
+                state.pools[pool].kept[part][:, first : first + rows.shape[1]] = rows
         last = self._way[-1]
         tensors = state.tensors()
         for name, content in (last.rest or {}).items():
@@ -180,8 +181,9 @@ class Passage:
         """Compressed rows that chunk `count` completed."""
         start, stop = (count - 1) * self._chunk, count * self._chunk
         return {
-            name: pool.rows[:, start // pool.ratio : stop // pool.ratio].clone()
+            f"{name}.{part}": rows[:, start // pool.ratio : stop // pool.ratio].clone()
             for name, pool in state.pools.items()
+            for part, rows in pool.kept.items()
         }
 
 
@@ -194,7 +196,7 @@ def _fits(node: _Node) -> bool:
 
 def _rest(state: Memory) -> dict[str, Tensor]:
     """Copies of all but the compressed rows."""
-    rows = {f"{name}.rows" for name in state.pools}
+    rows = {f"{name}.{part}" for name, pool in state.pools.items() for part in pool.kept}
     return {name: t.clone() for name, t in state.tensors().items() if name not in rows}
 
 

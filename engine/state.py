@@ -51,8 +51,13 @@ class Pool:
     def ring(self) -> int:
         return self.inputs.shape[1]
 
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """What prompts with one beginning may share."""
+        return {"rows": self.rows}
+
     def tensors(self) -> dict[str, Tensor]:
-        return {"inputs": self.inputs, "rows": self.rows}
+        return {"inputs": self.inputs, **self.kept}
 
     def bucketed(self, position: int) -> int:
         """Rows to read for a query at `position`: the visible ones, rounded up to whole buckets."""

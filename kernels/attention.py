@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels import packed, packing
 from kernels.ahead import let_next_begin, wait
 from kernels.launch import (
     dot_type,
@@ -27,6 +28,7 @@ from kernels.launch import (
     require_activation,
     require_contiguous,
 )
+from kernels.packed import Packed, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ _FLOOR = tl.constexpr(-1e30)  # under every score, and finite: its difference fr
 def attend(
     queries: Tensor,
     ring: Tensor,
-    rows: Tensor | None,
+    rows: Rows | None,
     indices: Tensor | None,
     sink: Tensor,
     cos: Tensor,
@@ -73,9 +75,10 @@ def attend(
     `window` positions up to t, where slot p % slots of `ring` [slots, d] holds position p and
     slots >= window + m - 1; and of `rows` [capacity, d] the first (t + 1) // ratio, or those that
     `indices` int32 [m, count] names, -1 after the last. Without `rows`, `ratio` means nothing.
-    Queries, ring and rows share a dtype, BF16 or float32; `sink` float32 [h]; `cos`, `sin` float32
-    [positions, pairs], of which row t turns the last 2 pairs channels back. Float32 sums, one cast.
-    Raises ValueError for operands that do not fit.
+    Queries, ring and rows, or the tail of packed ones, share a dtype, BF16 or float32; `sink`
+    float32 [h]; `cos`, `sin` float32 [positions, pairs], of which row t turns the last 2 pairs
+    channels back. Float32 sums, one cast. Packed rows give the bits of the plain ones that they
+    stand for. Raises ValueError for operands that do not fit.
     """
     (m, _, _), slots = queries.shape, ring.shape[0]
     require(slots >= window + max(m, 1) - 1, f"{slots} slots cannot hold {m} windows of {window}")
@@ -114,7 +117,7 @@ def attend_block(
 def attend_long(
     queries: Tensor,
     kv: Tensor,
-    rows: Tensor | None,
+    rows: Rows | None,
     indices: Tensor | None,
     sink: Tensor,
     cos: Tensor,
@@ -136,27 +139,27 @@ def attend_long(
     require(kv.shape == (window - 1 + m, d), f"keys {tuple(kv.shape)} do not fit {m} rows")
     _check_far(queries, rows, indices, ratio)
     pairs = _check(queries, kv, sink, cos, sin, position)
-    o = output(out, (m, heads, d), queries.dtype, queries, kv, rows, indices, sink, cos, sin,
-               position)  # fmt: skip
+    o = output(out, (m, heads, d), queries.dtype, queries, kv, *packed.tensors(rows), indices, sink,
+               cos, sin, position)  # fmt: skip
     if o.numel() == 0:
         return o
     tile = tile or (EXACT if queries.dtype == torch.float32 else LONG)
-    far = kv if rows is None else rows
+    far = packed.operands(kv if rows is None else rows)
     _long[(m, triton.cdiv(heads, tile.heads))](
-        queries, kv, far, far if indices is None else indices, sink, cos, sin, position, o,
+        queries, kv, *far, far.rows if indices is None else indices, sink, cos, sin, position, o,
         heads, pairs, _reach(rows, indices), max(ratio, 1), scale,
         WINDOW=window, D=d, BLOCK=triton.next_power_of_2(d), HEADS=tile.heads, KEYS=tile.keys,
         NEAR=triton.cdiv(window, tile.keys), INDEXED=indices is not None, DOT=dot_type(queries),
-        num_warps=tile.warps,
+        SCALES=far.bytes, TAIL=far.tails, num_warps=tile.warps,
     )  # fmt: skip
     return o
 
 
-def _reach(rows: Tensor | None, indices: Tensor | None) -> int:
+def _reach(rows: Rows | None, indices: Tensor | None) -> int:
     """How many compressed rows a query may see at most."""
     if rows is None:
         return 0
-    return rows.shape[0] if indices is None else indices.shape[1]
+    return packed.capacity(rows) if indices is None else indices.shape[1]
 
 
 def _check(
@@ -179,16 +182,23 @@ def _check(
     return cos.shape[1]
 
 
-def _check_far(queries: Tensor, rows: Tensor | None, indices: Tensor | None, ratio: int) -> None:
+def _check_far(queries: Tensor, rows: Rows | None, indices: Tensor | None, ratio: int) -> None:
     require(rows is not None or indices is None, "indices of no rows")
     if rows is None:
         return
     require(ratio >= 1, f"a ratio of {ratio} is less than one")
+    if isinstance(rows, Packed):
+        fault = packed.fault(rows, keys=False)
+        require(not fault, fault)
+    last = rows.tail if isinstance(rows, Packed) else rows
+    assert last is not None
     require(
-        rows.dim() == 2 and rows.shape[1] == queries.shape[-1] and rows.dtype == queries.dtype,
-        f"rows {rows.dtype} {tuple(rows.shape)} do not fit the queries",
+        last.dim() == 2
+        and packed.channels(rows) == queries.shape[-1]
+        and last.dtype == queries.dtype,
+        f"rows {last.dtype} {tuple(last.shape)} do not fit the queries",
     )
-    require_contiguous(rows=rows, indices=indices)
+    require_contiguous(rows=last, indices=indices)
     if indices is not None:
         require(
             indices.dim() == 2
@@ -199,15 +209,15 @@ def _check_far(queries: Tensor, rows: Tensor | None, indices: Tensor | None, rat
 
 
 def _split(
-    queries: Tensor, ring: Tensor, rows: Tensor | None, indices: Tensor | None, sink: Tensor,
+    queries: Tensor, ring: Tensor, rows: Rows | None, indices: Tensor | None, sink: Tensor,
     cos: Tensor, sin: Tensor, position: Tensor, window: int, ratio: int, scale: float,
     out: Tensor | None, tile: Tile | None, *, block: bool,
 ) -> Tensor:  # fmt: skip
     """Both launches of a step or a block."""
     m, heads, d = queries.shape
     pairs = _check(queries, ring, sink, cos, sin, position)
-    o = output(out, (m, heads, d), queries.dtype, queries, ring, rows, indices, sink, cos, sin,
-               position)  # fmt: skip
+    o = output(out, (m, heads, d), queries.dtype, queries, ring, *packed.tensors(rows), indices,
+               sink, cos, sin, position)  # fmt: skip
     if o.numel() == 0:
         return o
     tile = tile or (EXACT if queries.dtype == torch.float32 else STEP)
@@ -217,18 +227,18 @@ def _split(
     splits = triton.cdiv(blocks, turns)
     parts = queries.new_empty((m, heads, splits, d), dtype=torch.float32)
     sizes = queries.new_empty((2, m, heads, splits), dtype=torch.float32)
-    far = ring if rows is None else rows
+    far = packed.operands(ring if rows is None else rows)
     block_size = triton.next_power_of_2(d)
     shared: dict[str, Any] = {
         "KEYS": tile.keys, "NEAR": near, "SPLITS": splits, "TURNS": turns, "TOGETHER": block,
         "EARLY": tile.early, "launch_pdl": tile.early,
     }  # fmt: skip
     _share[(splits, triton.cdiv(heads, tile.heads), m)](
-        queries, ring, far, far if indices is None else indices, position, parts, *sizes,
+        queries, ring, *far, far.rows if indices is None else indices, position, parts, *sizes,
         heads, ring.shape[0], reach, max(ratio, 1), scale,
         WINDOW=window, D=d, CHUNKS=min(tile.warps, max(block_size // 16, 1)), BLOCK=block_size,
-        HEADS=tile.heads, INDEXED=indices is not None, DOT=dot_type(queries), **shared,
-        num_warps=tile.warps,
+        HEADS=tile.heads, INDEXED=indices is not None, DOT=dot_type(queries), SCALES=far.bytes,
+        TAIL=far.tails, **shared, num_warps=tile.warps,
     )  # fmt: skip
     channels, room = min(tile.channels, block_size), triton.next_power_of_2(splits)
     _combine[(triton.cdiv(d, channels), heads, m)](
@@ -308,12 +318,12 @@ def _turned_back(x, c, s):  # type: ignore[no-untyped-def]
 # warp, the chains are short and each warp reads the keys of its own channels alone.
 @triton.jit
 def _share(  # type: ignore[no-untyped-def]
-    queries, ring, rows, indices, position, parts, largests, totals,
+    queries, ring, rows, scales, tail, indices, position, parts, largests, totals,
     heads, slots, reach, ratio, scale,
     WINDOW: tl.constexpr, D: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
     HEADS: tl.constexpr, KEYS: tl.constexpr, NEAR: tl.constexpr, SPLITS: tl.constexpr,
     TURNS: tl.constexpr, INDEXED: tl.constexpr, TOGETHER: tl.constexpr, DOT: tl.constexpr,
-    EARLY: tl.constexpr,
+    SCALES: tl.constexpr, TAIL: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Sums over the keys of one split: blocks number split, split + SPLITS and so on."""
     split = tl.program_id(0)
@@ -349,11 +359,20 @@ def _share(  # type: ignore[no-untyped-def]
                 near = (age < WINDOW) & (age <= newest)
                 far = (number >= 0) & (lane < visible)
                 place = tl.where(near, newest - age, 0) % slots
-                at = tl.where(block < NEAR, ring + place.to(tl.int64) * D,
-                              rows + tl.where(far, number, 0).to(tl.int64) * D)  # fmt: skip
+                if SCALES == 0:
+                    at = tl.where(block < NEAR, ring + place.to(tl.int64) * D,
+                                  rows + tl.where(far, number, 0).to(tl.int64) * D)  # fmt: skip
+                else:
+                    at = ring + place.to(tl.int64) * D
                 seen = tl.where(block < NEAR, near, far)
                 k_there = seen[None, :, None] & (channel < D)
-                k = tl.load(at[None, :, None] + channel, mask=k_there, other=0.0).to(DOT)
+                if SCALES == 0:  # noqa: SIM114 - a compile-time decision before one of the device
+                    k = tl.load(at[None, :, None] + channel, mask=k_there, other=0.0).to(DOT)
+                elif block < NEAR:
+                    k = tl.load(at[None, :, None] + channel, mask=k_there, other=0.0).to(DOT)
+                else:
+                    k = packing.read_chunks(rows, scales, tail, number, far, D, TAIL, SCALES,
+                                            CHUNKS, BLOCK // CHUNKS, DOT)  # fmt: skip
                 # The operand that has to be turned is the smaller one.
                 dots = tl.dot(k, tl.trans(q, 0, 2, 1), input_precision="ieee")
                 score = tl.trans(tl.sum(dots, 0)) * scale
@@ -406,10 +425,11 @@ def _combine(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _long(  # type: ignore[no-untyped-def]
-    queries, kv, rows, indices, sink, cos, sin, position, o,
+    queries, kv, rows, scales, tail, indices, sink, cos, sin, position, o,
     heads, pairs, reach, ratio, scale,
     WINDOW: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr,
     KEYS: tl.constexpr, NEAR: tl.constexpr, INDEXED: tl.constexpr, DOT: tl.constexpr,
+    SCALES: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """All keys of some heads of one row."""
     row = tl.program_id(0).to(tl.int64)
@@ -434,11 +454,19 @@ def _long(  # type: ignore[no-untyped-def]
             lane = age - NEAR * KEYS
             number = _listed(indices + row * reach, lane, visible, INDEXED)
             far = number >= 0
-            far_at = rows + tl.where(far, number, 0).to(tl.int64) * D
-            at = tl.where(block < NEAR, kv + place, far_at)
+            if SCALES == 0:
+                far_at = rows + tl.where(far, number, 0).to(tl.int64) * D
+                at = tl.where(block < NEAR, kv + place, far_at)
+            else:
+                at = kv + place
             seen = tl.where(block < NEAR, near, far)
             k_there = seen[:, None] & (channel < D)[None, :]
-            k = tl.load(at[:, None] + channel[None, :], mask=k_there, other=0.0).to(DOT)
+            if SCALES == 0:  # noqa: SIM114 - a compile-time decision before one of the device
+                k = tl.load(at[:, None] + channel[None, :], mask=k_there, other=0.0).to(DOT)
+            elif block < NEAR:
+                k = tl.load(at[:, None] + channel[None, :], mask=k_there, other=0.0).to(DOT)
+            else:
+                k = packing.read_rows(rows, scales, tail, number, far, D, TAIL, SCALES, BLOCK, DOT)
             score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
             mass, shrink, largest, total = _weighed(score, seen, largest, total)
             acc = tl.dot(mass.to(DOT), k, acc * shrink[:, None], input_precision="ieee")

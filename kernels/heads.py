@@ -20,9 +20,10 @@ from kernels.launch import (
     require_scalar,
 )
 from kernels.norm import inverse_sizes
+from kernels.packed import INDEX_GROUP, tensors
 from kernels.pool import Pool
 from kernels.rotary import angles, require_table, turned
-from kernels.rounding import INDEX_GROUP, e2m1_grouped, hadamard, require_index
+from kernels.rounding import e2m1_grouped, hadamard, require_index
 
 _GROUP = tl.constexpr(INDEX_GROUP)
 
@@ -80,7 +81,8 @@ def prepare(
     require_scalar("position", position)
     given = ports(pools, m)
     fixed = [part for pool in pools for part in (pool.ape, pool.norm, pool.inputs)]
-    require_apart([pool.rows for pool in pools], [y, cos, sin, position, *fixed])
+    made = [part for pool in pools for part in tensors(pool.rows)]
+    require_apart(made, [y, cos, sin, position, *fixed])
     main = y.new_empty((m, heads, head_dim))
     indexer = y.new_empty((m, index_heads, index_dim))
     programs = sum(triton.cdiv(m, pool.ratio) for pool in pools)

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import ahead, meeting
+from kernels import ahead, meeting, packed, packing
 from kernels.launch import (
     DECODE_ROWS,
     dot_type,
@@ -28,6 +28,7 @@ from kernels.launch import (
     require_activation,
     require_contiguous,
 )
+from kernels.packed import Packed, Rows
 from kernels.workspace import Workspace, room
 
 
@@ -86,7 +87,7 @@ def _slice(capacity: int, count: int) -> int:
 
 def choose(
     queries: Tensor,
-    keys: Tensor,
+    keys: Rows,
     weights: Tensor,
     position: Tensor,
     *,
@@ -100,13 +101,14 @@ def choose(
 
     Row r is at `position[0] + r` (int64 [1], on the device), called t, and sees keys
     0 .. (t + 1) // ratio - 1. score(t, w) = sum over heads of weights * relu(q . k), with `queries`
-    [m, h, d] and `keys` [capacity, d] of one dtype, BF16 or float32, and `weights` float32 [m, h]
-    (whose rows may lie apart); sums are float32. Of equal scores the lower row wins. Up to eight
-    rows are a step, any number is scored in blocks. Raises ValueError for operands that do not fit.
+    [m, h, d], BF16 or float32, `keys` [capacity, d] of that dtype or packed, and `weights` float32
+    [m, h] (whose rows may lie apart); sums are float32. Of equal scores the lower row wins. Up to
+    eight rows are a step, any number is scored in blocks. Packed keys choose the rows that the
+    plain ones do that they stand for. Raises ValueError for operands that do not fit.
     """
-    m, capacity = queries.shape[0], keys.shape[0]
+    m, capacity = queries.shape[0], packed.capacity(keys)
     _check(queries, keys, weights, position, ratio, count)
-    chosen = output(out, (m, count), torch.int32, queries, keys, weights, position)
+    chosen = output(out, (m, count), torch.int32, queries, *packed.tensors(keys), weights, position)
     if chosen.numel() == 0:
         return chosen
     if tile is None:
@@ -126,21 +128,27 @@ def choose(
 
 
 def _check(
-    queries: Tensor, keys: Tensor, weights: Tensor, position: Tensor, ratio: int, count: int
+    queries: Tensor, keys: Rows, weights: Tensor, position: Tensor, ratio: int, count: int
 ) -> None:
     require(queries.dim() == 3, f"queries {tuple(queries.shape)} are not [rows, heads, channels]")
     m, heads, d = queries.shape
     require_activation("queries", queries)
-    require(
-        keys.dim() == 2 and keys.shape[1] == d and keys.dtype == queries.dtype,
-        f"keys {keys.dtype} {tuple(keys.shape)} do not fit the queries",
-    )
+    if isinstance(keys, Packed):
+        fault = packed.fault(keys, keys=True)
+        require(not fault, fault)
+        require(keys.channels == d, f"packed keys of {keys.channels} channels, queries of {d}")
+    else:
+        require(
+            keys.dim() == 2 and keys.shape[1] == d and keys.dtype == queries.dtype,
+            f"keys {keys.dtype} {tuple(keys.shape)} do not fit the queries",
+        )
+        require_contiguous(keys=keys)
     require(weights.shape == (m, heads), f"weights {tuple(weights.shape)} are not [rows, heads]")
     require(weights.dtype == torch.float32, f"weights are {weights.dtype}, not float32")
     require(position.shape == (1,) and position.dtype == torch.int64, "position is not int64 [1]")
     require(ratio >= 1 and count >= 1, f"{count} of every {ratio} positions")
     require(heads <= 1 or weights.stride(1) == 1, "the weights of a row are not side by side")
-    require_contiguous(queries=queries, keys=keys)
+    require_contiguous(queries=queries)
 
 
 def _width(capacity: int) -> int:
@@ -148,10 +156,11 @@ def _width(capacity: int) -> int:
 
 
 def _launch_step(
-    queries: Tensor, keys: Tensor, weights: Tensor, position: Tensor, chosen: Tensor, ratio: int,
+    queries: Tensor, keys: Rows, weights: Tensor, position: Tensor, chosen: Tensor, ratio: int,
     tile: Step, workspace: Workspace | None,
 ) -> None:  # fmt: skip
-    (m, heads, d), capacity, count = queries.shape, keys.shape[0], chosen.shape[1]
+    (m, heads, d), capacity, count = queries.shape, packed.capacity(keys), chosen.shape[1]
+    given = packed.operands(keys)
     slices = triton.cdiv(max(capacity, 1), tile.slice)
     met = room(workspace, queries.device, 0, m * (slices + 1))
     score = queries.new_empty((m, _width(capacity)), dtype=torch.float32)
@@ -159,22 +168,24 @@ def _launch_step(
     blocks = triton.cdiv(max(capacity, 1), tile.keys)
     programs = max(min(tile.programs // m, blocks), slices)
     _step[(programs, m)](
-        queries, keys, weights, position, score, names, chosen, met.arrivals, weights.stride(0),
+        queries, given.rows, given.scales, weights, position, score, names, chosen, met.arrivals,
+        weights.stride(0),
         heads, capacity, score.shape[1], ratio, count,
         D=d, BLOCK=max(triton.next_power_of_2(d), 16),
         HEADS=max(triton.next_power_of_2(heads), 16), KEYS=tile.keys, SLICE=tile.slice,
         SLICES=slices, ROOM=triton.next_power_of_2(count), SCORED=capacity > count,
         SIZES=_sizes(min(tile.slice, triton.next_power_of_2(max(capacity, 1))), count),
         NAMED_SIZES=_sizes(triton.next_power_of_2(slices * count), count),
-        DOT=dot_type(queries), EARLY=tile.early, num_warps=tile.warps, launch_pdl=tile.early,
+        DOT=dot_type(queries), SCALES=given.bytes, EARLY=tile.early, num_warps=tile.warps,
+        launch_pdl=tile.early,
     )  # fmt: skip
 
 
 def _launch_many(
-    queries: Tensor, keys: Tensor, weights: Tensor, position: Tensor, chosen: Tensor, ratio: int,
+    queries: Tensor, keys: Rows, weights: Tensor, position: Tensor, chosen: Tensor, ratio: int,
     tile: Tile,
 ) -> None:  # fmt: skip
-    (m, count), capacity = chosen.shape, keys.shape[0]
+    (m, count), capacity = chosen.shape, packed.capacity(keys)
     slices = triton.cdiv(max(capacity, 1), tile.slice)
     block = m if m <= DECODE_ROWS else max(_SCORES // max(capacity, 1), DECODE_ROWS)
     scored = capacity > count
@@ -190,15 +201,16 @@ def _launch_many(
 
 
 def _launch_scores(
-    queries: Tensor, keys: Tensor, weights: Tensor, position: Tensor, score: Tensor, first: int,
+    queries: Tensor, keys: Rows, weights: Tensor, position: Tensor, score: Tensor, first: int,
     ratio: int, count: int, tile: Tile,
 ) -> None:  # fmt: skip
-    (m, heads, d), capacity = queries.shape, keys.shape[0]
+    (m, heads, d), capacity, given = queries.shape, packed.capacity(keys), packed.operands(keys)
     _scores[(triton.cdiv(capacity, tile.keys), triton.cdiv(m, tile.rows))](
-        queries, keys, weights, position, score, m, first, weights.stride(0), heads, capacity,
-        score.shape[1], ratio, count, D=d, BLOCK=max(triton.next_power_of_2(d), 16),
+        queries, given.rows, given.scales, weights, position, score, m, first, weights.stride(0),
+        heads, capacity, score.shape[1], ratio, count,
+        D=d, BLOCK=max(triton.next_power_of_2(d), 16),
         HEADS=max(triton.next_power_of_2(heads), 16), KEYS=tile.keys, ROWS=tile.rows,
-        DOT=dot_type(queries), num_warps=tile.warps,
+        DOT=dot_type(queries), SCALES=given.bytes, num_warps=tile.warps,
     )  # fmt: skip
 
 
@@ -243,10 +255,10 @@ def _score(k, q, weight):  # type: ignore[no-untyped-def]
 # that eight rows run.
 @triton.jit(do_not_specialize=["m", "offset", "spread"])
 def _scores(  # type: ignore[no-untyped-def]
-    queries, keys, weights, position, score, m, offset, spread, heads, capacity, width, ratio,
-    count,
+    queries, keys, scales, weights, position, score, m, offset, spread, heads, capacity, width,
+    ratio, count,
     D: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr,
-    ROWS: tl.constexpr, DOT: tl.constexpr,
+    ROWS: tl.constexpr, DOT: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """Scores of a block of keys by some rows; of what the last of them does not see, none."""
     first = tl.program_id(0) * KEYS
@@ -258,8 +270,13 @@ def _scores(  # type: ignore[no-untyped-def]
         key = first + tl.arange(0, KEYS)
         channel = tl.arange(0, BLOCK)
         head = tl.arange(0, HEADS)
-        k_at = keys + key.to(tl.int64)[:, None] * D + channel[None, :]
-        k = tl.load(k_at, mask=(key < most)[:, None] & (channel < D)[None, :], other=0.0).to(DOT)
+        if SCALES == 0:
+            k_at = keys + key.to(tl.int64)[:, None] * D + channel[None, :]
+            inside = (key < most)[:, None] & (channel < D)[None, :]
+            k = tl.load(k_at, mask=inside, other=0.0).to(DOT)
+        else:
+            code, byte = packing.ask_keys(keys, scales, key, key < most, D, SCALES)
+            k = packing.keys(code, byte, DOT)
         there = (head < heads)[:, None] & (channel < D)[None, :]
         while row < stop:
             line = row.to(tl.int64) * heads + head
@@ -365,11 +382,12 @@ def _all(out, visible, count, ROOM: tl.constexpr):  # type: ignore[no-untyped-de
 
 @triton.jit(do_not_specialize=["spread"])
 def _step(  # type: ignore[no-untyped-def]
-    queries, keys, weights, position, score, names, out, arrivals, spread, heads, capacity, width,
-    ratio, count,
+    queries, keys, scales, weights, position, score, names, out, arrivals, spread, heads, capacity,
+    width, ratio, count,
     D: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr,
     SLICE: tl.constexpr, SLICES: tl.constexpr, ROOM: tl.constexpr, SCORED: tl.constexpr,
-    SIZES: tl.constexpr, NAMED_SIZES: tl.constexpr, DOT: tl.constexpr, EARLY: tl.constexpr,
+    SIZES: tl.constexpr, NAMED_SIZES: tl.constexpr, DOT: tl.constexpr, SCALES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Scores of one row's keys, a share a program; the last of a slice, and of all, search."""
     program = tl.program_id(0)
@@ -391,8 +409,12 @@ def _step(  # type: ignore[no-untyped-def]
         first = program * share
         if (visible > count) & (first < visible):
             stop = tl.minimum(first + share, visible)
-            _score_share(queries, keys, weights + row * spread, score, row, first, stop, heads,
-                         D, BLOCK, HEADS, KEYS, DOT)  # fmt: skip
+            if SCALES == 0:
+                _score_share(queries, keys, weights + row * spread, score, row, first, stop, heads,
+                             D, BLOCK, HEADS, KEYS, DOT)  # fmt: skip
+            else:
+                _score_packed(queries, keys, scales, weights + row * spread, score, row, first,
+                              stop, heads, D, HEADS, KEYS, DOT, SCALES)  # fmt: skip
             part = first // SLICE
             base = part * SLICE
             n = tl.minimum(visible - base, SLICE)
@@ -431,6 +453,27 @@ def _score_share(  # type: ignore[no-untyped-def]
         following = tl.load(k_at, mask=(key + KEYS < stop)[:, None] & inside, other=0.0)
         tl.store(score + key, _score(k.to(DOT), q, weight), mask=key < stop)
         k = following
+        key += KEYS
+        first += KEYS
+
+
+@triton.jit
+def _score_packed(  # type: ignore[no-untyped-def]
+    queries, keys, scales, weights, score, row, first, stop, heads,
+    D: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr, DOT: tl.constexpr,
+    SCALES: tl.constexpr,
+):  # fmt: skip
+    """`_score_share` of packed keys."""
+    head = tl.arange(0, HEADS)
+    key = first + tl.arange(0, KEYS)
+    code, byte = packing.ask_keys(keys, scales, key, key < stop, D, SCALES)
+    q_at = queries + (row * heads + head)[:, None] * D + tl.arange(0, D)[None, :]
+    q = tl.load(q_at, mask=(head < heads)[:, None], other=0.0).to(DOT)
+    weight = tl.load(weights + head, mask=head < heads, other=0.0)
+    while first < stop:
+        later, scale = packing.ask_keys(keys, scales, key + KEYS, key + KEYS < stop, D, SCALES)
+        tl.store(score + key, _score(packing.keys(code, byte, DOT), q, weight), mask=key < stop)
+        code, byte = later, scale
         key += KEYS
         first += KEYS
 

@@ -20,6 +20,7 @@ from kernels.launch import (
     require_scalar,
 )
 from kernels.norm import inverse_sizes
+from kernels.packed import tensors
 from kernels.pool import Pool
 from kernels.rotary import angles, require_table
 from kernels.row import made, row_block
@@ -74,7 +75,8 @@ def store(
     read = (y8, y16, q_norm, kv_norm, cos, sin, position)
     fixed = [part for pool in pools for part in (pool.ape, pool.norm)]
     rings = [pool.inputs for pool in pools]
-    require_apart([window, *rings], [*read, *fixed, *(pool.rows for pool in pools)])
+    made_ = [part for pool in pools for part in tensors(pool.rows)]
+    require_apart([window, *rings], [*read, *fixed, *made_])
     latents = y8.new_empty((m, q_norm.shape[0]))
     parts = sum(triton.cdiv(2 * pool.width, tile.channels) for pool in pools)
     launch(y8, y16, q_norm, kv_norm, cos, sin, position, latents, window, given, parts,

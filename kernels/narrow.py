@@ -54,6 +54,36 @@ fma.rn.bf16x2 $0, c, k, z;
 fma.rn.bf16x2 $1, d, k, z;
 }""")
 
+# Four bytes of two E2M1 codes each in $4; $0 and $1 get the BF16 numbers of their lower codes, $2
+# and $3 those of their upper ones. A byte goes to the upper half of its half word; the sign of a
+# code s ee m is moved to the top, the rest to the last of the exponent's and the first of the
+# mantissa's bits. 0x7E807E80 is 2 ** 126.
+_E2M1_PAIRS_ASM = tl.constexpr("""{
+.reg .b32 a, b, c, d, e, f, k, z;
+mov.b32 k, 0x7E807E80;
+mov.b32 z, 0x80008000;
+prmt.b32 a, $4, 0, 0x1404;
+prmt.b32 b, $4, 0, 0x3424;
+shr.b32 c, a, 2;
+shr.b32 d, b, 2;
+and.b32 c, c, 0x01C001C0;
+and.b32 d, d, 0x01C001C0;
+shl.b32 e, a, 4;
+shl.b32 f, b, 4;
+lop3.b32 c, e, z, c, 0xEA;
+lop3.b32 d, f, z, d, 0xEA;
+fma.rn.bf16x2 $0, c, k, z;
+fma.rn.bf16x2 $1, d, k, z;
+shr.b32 c, a, 6;
+shr.b32 d, b, 6;
+and.b32 c, c, 0x01C001C0;
+and.b32 d, d, 0x01C001C0;
+lop3.b32 c, a, z, c, 0xEA;
+lop3.b32 d, b, z, d, 0xEA;
+fma.rn.bf16x2 $2, c, k, z;
+fma.rn.bf16x2 $3, d, k, z;
+}""")
+
 
 def _e2m1_assembly() -> str:
     """A pair of words in $16 and $17, the biased scales of their rows r and r + 8 in $18.
@@ -143,6 +173,59 @@ def _pair(word, TURN: tl.constexpr, factor):  # type: ignore[no-untyped-def]
     low = ((word & 0x81C0) << 16).to(tl.float32, bitcast=True)
     high = (word & 0x81C00000).to(tl.float32, bitcast=True)
     return tl.join(low * factor, high * factor)
+
+
+@triton.jit
+def e2m1_pairs(codes, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`DOT` numbers [..., 2] of a tile of bytes of two E2M1 codes, the lower one's first."""
+    if tl.bfloat16 == DOT:
+        low, high = tl.inline_asm_elementwise(
+            _E2M1_PAIRS_ASM, "=r,=r,=r,=r,r", [codes],
+            dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=4,
+        )  # fmt: skip
+    else:
+        wide = codes.to(tl.int32)
+        size = 8.507059173023462e37  # 2 ** 126
+        low = (((wide & 0x08) << 28) | ((wide & 0x07) << 22)).to(tl.float32, bitcast=True) * size
+        high = (((wide & 0x80) << 24) | ((wide & 0x70) << 18)).to(tl.float32, bitcast=True) * size
+    return tl.join(low, high)
+
+
+@triton.jit
+def power(byte, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`DOT` 2 ** (byte - 127) of bytes 1 to 254; of byte 0, where nothing was read, finite."""
+    if tl.bfloat16 == DOT:
+        wide = (byte.to(tl.int16) << 7).to(tl.bfloat16, bitcast=True)
+    else:
+        wide = e8m0(byte)
+    return wide
+
+
+@triton.jit
+def e8m0_byte(power):  # type: ignore[no-untyped-def]
+    """The E8M0 byte of a normal, positive float32 power of two."""
+    return (power.to(tl.int32, bitcast=True) >> 23).to(tl.uint8)
+
+
+@triton.jit
+def code_e4m3(x):  # type: ignore[no-untyped-def]
+    """The E4M3 code (uint8) of float32 `x`, which is such a number."""
+    bits = x.to(tl.int32, bitcast=True)
+    size = tl.abs(x)
+    # Under 2 ** -6 numbers are subnormal: multiples of 2 ** -9.
+    code = tl.where(
+        size < 0.015625, (size * 512.0).to(tl.int32), ((bits & 0x7FFFFFFF) >> 20) - (120 << 3)
+    )
+    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def code_e2m1(x):  # type: ignore[no-untyped-def]
+    """The E2M1 code (uint8) of float32 `x`, which is such a number."""
+    bits = x.to(tl.int32, bitcast=True)
+    size = tl.abs(x)
+    code = tl.where(size < 1.0, (size * 2.0).to(tl.int32), ((bits & 0x7FFFFFFF) >> 22) - (126 << 1))
+    return (code | ((bits >> 28) & 0x08)).to(tl.uint8)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from kernels import intake
 from kernels.compressor import POSITIONS, complete, ports, shapes, take
 from kernels.intake import require_inputs
 from kernels.launch import require, require_activation, require_apart, require_contiguous
+from kernels.packed import tensors
 from kernels.pool import Pool
 
 _CHANNELS = 1024  # of a program that fills rings
@@ -51,7 +52,7 @@ def store(
     given = ports(pools, 1)
     y16 = require_inputs(y16, y8, pools)
     fixed = [part for pool in pools for part in (pool.ape, pool.norm)]
-    written = [window, *(part for pool in pools for part in (pool.inputs, pool.rows))]
+    written = [window, *(part for pool in pools for part in (pool.inputs, *tensors(pool.rows)))]
     require_apart(written, [y8, y16, q_norm, kv_norm, cos, sin, position, *fixed])
     latents = y8.new_empty((m, q_norm.shape[0]))
     keys = window.new_empty((reach + m, d))

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from kernels import packed
+from kernels.packed import Rows
+
 
 class Pool(NamedTuple):
     """What a compressor has taken in of a sequence, and the rows that it has made of it.
@@ -17,7 +20,7 @@ class Pool(NamedTuple):
     ape: Tensor  # float32 [ratio, width], added to the gates of a window's positions
     norm: Tensor  # [d], the weight of a row's normalisation
     inputs: Tensor  # float32 [slots, 2 width], values beside gates; position p at slot p % slots
-    rows: Tensor  # [capacity, d], BF16 or float32; window w at row w
+    rows: Rows  # [capacity, d], BF16, float32 or packed; window w at row w
 
     @property
     def ratio(self) -> int:
@@ -30,9 +33,14 @@ class Pool(NamedTuple):
         return self.ape.shape[1]
 
     @property
+    def d(self) -> int:
+        """Channels of a row."""
+        return packed.channels(self.rows)
+
+    @property
     def overlapping(self) -> bool:
         """Whether a window pools half of its predecessor too."""
-        return self.ape.shape[1] == 2 * self.rows.shape[1]
+        return self.ape.shape[1] == 2 * self.d
 
     @property
     def span(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 _FIELDS = 5
-_WORD = 4  # bytes
+WORD = 4  # bytes; slots of rings are made of whole words
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Rings:
             first = ring.data_ptr() - arena.data_ptr()
             size = ring[0].numel() * ring.element_size()
             _require(ring.is_contiguous(), "a ring is not contiguous")
-            _require(first % _WORD == 0 and size % _WORD == 0, "a ring is not made of whole words")
+            _require(first % WORD == 0 and size % WORD == 0, "a ring is not made of whole words")
             _require(0 <= first <= arena.nbytes - ring.nbytes, "a ring is not in the arena")
-            lines.append((first // _WORD, size // _WORD, ring.shape[0], ratio, words))
-            words += size // _WORD
-            largest = max(largest, size // _WORD)
+            lines.append((first // WORD, size // WORD, ring.shape[0], ratio, words))
+            words += size // WORD
+            largest = max(largest, size // WORD)
         table = torch.tensor(lines, dtype=torch.int64).reshape(-1, _FIELDS)
         return cls(table.to(arena.device), words, largest)
 

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from kernels import narrow
 from kernels.launch import output, require, require_activation, require_contiguous
-
-# Channels that share a scale, of a cache row and of an index operand.
-CACHE_GROUP, INDEX_GROUP = 64, 32
+from kernels.packed import CACHE_GROUP, INDEX_GROUP
 
 _ROWS = 8  # of a program of `_fp4`
 

@@ -7,8 +7,9 @@ import triton.language as tl
 
 from kernels.launch import require
 from kernels.norm import inverse_sizes
+from kernels.packed import CACHE_GROUP
 from kernels.rotary import turned
-from kernels.rounding import CACHE_GROUP, e4m3_grouped
+from kernels.rounding import e4m3_grouped
 
 _GROUP = tl.constexpr(CACHE_GROUP)
 

@@ -205,7 +205,9 @@ def _agreement(
 ) -> dict[str, tuple[int, int]]:
     if peer is None:
         return {}
-    exact = replace(config, draft_width=0, numerics="exact", cache_format="float32")
+    exact = replace(
+        config, draft_width=0, numerics="exact", cache_format="float32", key_format="plain"
+    )
     ours = EngineContestant("exact", engine, exact)
     ours.use_threads(threads)
     # Past this length the indexer has to choose rows, and rows that tie may be chosen differently.

@@ -32,6 +32,8 @@ REPEATS = 48
 TAUS = (2.0, 2.5, 3.0, 3.5, 4.0)
 _LEAST_CONTEXT = 64  # "short": enough that every kind of row exists
 _ROOM = 1024  # positions past a context that its timings may use
+_SCALE = 119  # of packed rows: their numbers stay under two
+_NUMBERS = 0xF7  # bits of an E4M3 code of which no choice is a NaN
 
 Say = Callable[[str], None]
 
@@ -285,8 +287,13 @@ class _Bench:
 
 def fill(state: State, context: int, random: torch.Generator) -> None:
     """Make `state` that of a sequence of `context` tokens, of random rows."""
-    for tensor in state.tensors().values():
-        tensor.normal_(generator=random)
+    for name, tensor in state.tensors().items():
+        if name.endswith(".scales"):
+            tensor.fill_(_SCALE)
+        elif name.endswith(".codes"):
+            tensor.random_(generator=random).bitwise_and_(_NUMBERS)
+        else:
+            tensor.normal_(generator=random)
     state.length = state.draft_length = context
 
 
@@ -310,14 +317,15 @@ def bytes_by_part(weights: Weights, geometry: Geometry, *, rows: int) -> dict[st
 def state_bytes(geometry: Geometry, context: int, state: State) -> int:
     """Bytes of a sequence's rows that one more token reads."""
     g, count = geometry, 0
-    row = g.head_dim * state.store.named["window"].element_size()
+    near = state.store.named["window"][0, 0].nbytes
+    row = {name: pool.row_bytes for name, pool in state.pools.items()}
     for ratio in g.layer_ratios:
-        count += min(context, g.sliding_window) * row
+        count += min(context, g.sliding_window) * near
         if ratio == 4:
-            keys = g.index_head_dim * state.store.named["keys.4.rows"].element_size()
-            count += context // 4 * keys + min(context // 4, g.index_topk) * row
+            chosen = min(context // 4, g.index_topk)
+            count += context // 4 * row["keys.4"] + chosen * row["rows.4"]
         elif ratio:
-            count += context // ratio * row
+            count += context // ratio * row[f"rows.{ratio}"]
     return count
 
 

@@ -85,7 +85,8 @@ class TritonBackend:
 
     @torch.inference_mode(False)  # memory that may be written in or out of that mode
     def _new_seat(self) -> Seat:
-        store = Store(self.geometry, self.config.context, self._dtype, self.device)
+        packed = self.config.key_format == "packed"
+        store = Store(self.geometry, self.config.context, self._dtype, self.device, packed=packed)
         graphs = self.config.graph == "on" and self.device.type == "cuda"
         return Seat(self.layers, self.head, store, self.tally, graphs=graphs)
 

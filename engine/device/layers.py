@@ -27,7 +27,9 @@ from engine.device.weights import (
     Weights,
 )
 from engine.geometry import Geometry
+from kernels import packed
 from kernels.mxfp4 import Bank
+from kernels.packed import Rows
 from kernels.pool import Pool
 
 INDEXED = 4  # the ratio of layers whose indexer chooses among their compressed rows
@@ -289,10 +291,11 @@ class Chunk(NamedTuple):
     start: int
     rows: int
 
-    def visible(self, rows: Tensor, ratio: int) -> Tensor:
+    def visible(self, rows: Rows, ratio: int) -> Rows:
         """The compressed `rows` [capacity, d] that the chunk's queries may see, and some more."""
         seen = (self.start + self.rows) // ratio
-        return rows[: min(rows.shape[0], -(-max(seen, 1) // _BUCKET) * _BUCKET)]
+        count = -(-max(seen, 1) // _BUCKET) * _BUCKET
+        return packed.first(rows, min(packed.capacity(rows), count))
 
 
 def _operands(experts: Experts) -> tuple[Tensor, Tensor] | tuple[Bank]:
@@ -311,5 +314,5 @@ def wide_product(x: Tensor, weight: Tensor) -> Tensor:
 
 def _pool(store: Store, name: str, w: Compressor, layer: int) -> Pool:
     held = store.pools[name]
-    slot = held.layers.index(layer)
-    return Pool(w.ape, w.norm, held.inputs[slot], held.rows[slot])
+    inputs = held.inputs[held.layers.index(layer)]
+    return Pool(w.ape, w.norm, inputs, held.rows(layer))

@@ -25,7 +25,7 @@ def needed_bytes(geometry: Geometry, config: EngineConfig) -> int:
     tables = 4 * context * geometry.qk_rope_head_dim * 2
     return (
         weights.size()["weights_bytes"]
-        + state.size_bytes(geometry, context, dtype)
+        + state.size_bytes(geometry, context, dtype, packed=config.key_format == "packed")
         + tables
         + config.prefill_chunk * row_bytes(geometry, dtype)
         + _WORK_BYTES

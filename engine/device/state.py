@@ -14,7 +14,8 @@ from torch import Tensor
 
 from engine.geometry import Geometry
 from engine.state import TILE
-from kernels.rings import Rings
+from kernels.packed import CACHE_GROUP, INDEX_GROUP, Packed, Rows
+from kernels.rings import WORD, Rings
 
 _ALIGNMENT = 256  # bytes, of every buffer in the arena
 _ROWS = 64  # compressed rows are made room for in such blocks
@@ -41,25 +42,42 @@ class Pool:
     ratio: int
     layers: tuple[int, ...]
     inputs: Tensor  # float32 [layers, ring, 2 width]
-    rows: Tensor  # [layers, capacity, channels]
+    kept: dict[str, Tensor]  # `rows`, or the parts of packed ones: [layers, capacity, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one row."""
+        return sum(part[0, 0].nbytes for part in self.kept.values())
+
+    def rows(self, layer: int) -> Rows:
+        """Those of one of the model's layers, which must be of this ratio."""
+        slot = self.layers.index(layer)
+        mine = {name: part[slot] for name, part in self.kept.items()}
+        return mine["rows"] if "rows" in mine else Packed(**mine)
 
 
 class Store:
     """The buffers of one sequence, by name, and its position: memory that sequences use in turn."""
 
     def __init__(
-        self, geometry: Geometry, context: int, dtype: torch.dtype, device: torch.device
+        self,
+        geometry: Geometry,
+        context: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        packed: bool = False,
     ) -> None:
-        self.shapes = buffers(geometry, context, dtype)
-        count = size_bytes(geometry, context, dtype)
+        self.shapes = buffers(geometry, context, dtype, packed=packed)
+        count = size_bytes(geometry, context, dtype, packed=packed)
         self.arena = torch.zeros(count, dtype=torch.uint8, device=device)
         self.named = _views(self.arena, self.shapes)
         self.pools = {
             name: Pool(
-                ratio=self.shapes[f"{name}.rows"].ratio,
-                layers=_owners(geometry, self.shapes[f"{name}.rows"].ratio),
+                ratio=_ratio(name),
+                layers=_owners(geometry, _ratio(name)),
                 inputs=self.named[f"{name}.inputs"],
-                rows=self.named[f"{name}.rows"],
+                kept={part: self.named[f"{name}.{part}"] for part in _parts(name, packed=packed)},
             )
             for name in _pool_names(geometry)
         }
@@ -162,36 +180,72 @@ class Snapshot:
     draft_length: int
 
 
-def buffers(geometry: Geometry, context: int, dtype: torch.dtype) -> dict[str, Buffer]:
-    """Every buffer of a sequence by name; rows are of `dtype`, inputs of the pools float32."""
+def buffers(
+    geometry: Geometry, context: int, dtype: torch.dtype, *, packed: bool = False
+) -> dict[str, Buffer]:
+    """Every buffer of a sequence by name; rows are of `dtype`, inputs of the pools float32.
+
+    Compressed rows and index keys may be `packed`: codes and scales are bytes, tails of `dtype`.
+    """
     g = geometry
     named = {
         "window": Buffer((g.num_hidden_layers, g.sliding_window + TILE, g.head_dim), dtype),
         "draft": Buffer((g.draft_stages, g.sliding_window, g.head_dim), dtype),
     }
     for name in _pool_names(geometry):
-        kind, _, number = name.partition(".")
-        ratio = int(number)
+        ratio = _ratio(name)
         layers = len(_owners(g, ratio))
         overlap = 2 if ratio == 4 else 1
-        dim = g.index_head_dim if kind == "keys" else g.head_dim
+        dim = g.index_head_dim if _is_keys(name) else g.head_dim
         named[f"{name}.inputs"] = Buffer(
             (layers, ratio * overlap + TILE, 2 * overlap * dim), torch.float32
         )
         # A last step may end in windows past the context.
         capacity = -(-((context + TILE) // ratio + 1) // _ROWS) * _ROWS
-        named[f"{name}.rows"] = Buffer((layers, capacity, dim), dtype, ratio)
+        widths = _widths(geometry, name) if packed else {"rows": dim}
+        for part in _parts(name, packed=packed):
+            kind = torch.uint8 if part in ("codes", "scales") else dtype
+            named[f"{name}.{part}"] = Buffer((layers, capacity, widths[part]), kind, ratio)
     return named
 
 
-def size_bytes(geometry: Geometry, context: int, dtype: torch.dtype) -> int:
+def size_bytes(
+    geometry: Geometry, context: int, dtype: torch.dtype, *, packed: bool = False
+) -> int:
     """Bytes of the arena of one sequence."""
-    return sum(_aligned(b.nbytes) for b in buffers(geometry, context, dtype).values())
+    named = buffers(geometry, context, dtype, packed=packed)
+    return sum(_aligned(buffer.nbytes) for buffer in named.values())
 
 
 def _pool_names(geometry: Geometry) -> list[str]:
     ratios = sorted({r for r in geometry.layer_ratios if r})
     return [f"rows.{r}" for r in ratios] + ["keys.4" for r in ratios if r == 4]
+
+
+def _ratio(name: str) -> int:
+    return int(name.partition(".")[2])
+
+
+def _is_keys(name: str) -> bool:
+    return name.startswith("keys")
+
+
+def _parts(name: str, *, packed: bool) -> tuple[str, ...]:
+    """Tensors of the compressed rows of the pool `name`."""
+    if not packed:
+        return ("rows",)
+    return ("codes", "scales") if _is_keys(name) else ("codes", "scales", "tail")
+
+
+def _widths(geometry: Geometry, name: str) -> dict[str, int]:
+    """Of the parts of packed rows; a line of scales is made of whole words, as every ring is."""
+    g = geometry
+    if _is_keys(name):
+        codes, groups = g.index_head_dim // 2, g.index_head_dim // INDEX_GROUP
+    else:
+        codes = g.head_dim - g.qk_rope_head_dim
+        groups = codes // CACHE_GROUP
+    return {"codes": codes, "scales": -(-groups // WORD) * WORD, "tail": g.qk_rope_head_dim}
 
 
 def _owners(geometry: Geometry, ratio: int) -> tuple[int, ...]:

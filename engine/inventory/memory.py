@@ -11,8 +11,26 @@ from engine.state import State
 
 CONTEXTS = (1024, 4096, 8192, 32768, 131072)
 INDEXED_RATIO = 4  # layers of this ratio overlap their windows and choose rows by an indexer
-FORMATS = ("packed", "bf16")
-_ELEMENT_BYTES = {"bf16": 2, "float32": 4}
+FORMATS = ("packed", "bf16", "mixed")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a sequence's rows are kept."""
+
+    element_bytes: int  # of a number that is not packed
+    windows_packed: bool
+    rows_packed: bool  # compressed rows, and the keys of indexers
+
+
+# Mixed is what the triton backend keeps under key_format 'packed'.
+FORMS = {
+    "packed": Form(2, windows_packed=True, rows_packed=True),
+    "bf16": Form(2, windows_packed=False, rows_packed=False),
+    "float32": Form(4, windows_packed=False, rows_packed=False),
+    "mixed": Form(2, windows_packed=False, rows_packed=True),
+    "mixed float32": Form(4, windows_packed=False, rows_packed=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +53,35 @@ class Memory:
 
 
 def row_bytes(geometry: Geometry, form: str) -> tuple[int, int]:
-    """A key/value row and an indexer key.
+    """A compressed key/value row and an indexer key.
 
-    Packed: E4M3 with an exponent per 64 channels, a BF16 rotary tail and one byte of padding to an
-    even length; keys are E2M1 with an exponent per 32 channels.
+    Packed: E4M3 with an exponent per 64 channels, a rotary tail that is not and one byte of padding
+    to an even length; keys are E2M1 with an exponent per 32 channels.
     """
-    dim, tail, index = geometry.head_dim, geometry.qk_rope_head_dim, geometry.index_head_dim
-    if form in _ELEMENT_BYTES:
-        return _ELEMENT_BYTES[form] * dim, _ELEMENT_BYTES[form] * index
+    index, size = geometry.index_head_dim, FORMS[form].element_bytes
+    packed = FORMS[form].rows_packed
+    key = index // 2 + index // 32 if packed else size * index
+    return _row_bytes(geometry, size, packed=packed), key
+
+
+def window_row_bytes(geometry: Geometry, form: str) -> int:
+    """A key/value row of a window."""
+    return _row_bytes(geometry, FORMS[form].element_bytes, packed=FORMS[form].windows_packed)
+
+
+def _row_bytes(geometry: Geometry, size: int, *, packed: bool) -> int:
+    dim, tail = geometry.head_dim, geometry.qk_rope_head_dim
+    if not packed:
+        return size * dim
     exponents = (dim - tail) // ROW_GROUP
-    return dim - tail + 2 * tail + exponents + exponents % 2, index // 2 + index // 32
+    return dim - tail + size * tail + exponents + exponents % 2
 
 
 def memory(geometry: Geometry, context: int, form: str) -> Memory:
     """What the model's own state takes, without the slack that an implementation adds."""
     g = geometry
     row, key = row_bytes(g, form)
+    near = window_row_bytes(g, form)
     visible = min(context, g.sliding_window)
     compressed = keys = read_rows = partial = 0
     for ratio in (r for r in g.layer_ratios if r):
@@ -65,12 +96,12 @@ def memory(geometry: Geometry, context: int, form: str) -> Memory:
     return Memory(
         context=context,
         format=form,
-        window=layers * g.sliding_window * row,
-        draft=g.draft_stages * g.sliding_window * row,
+        window=layers * g.sliding_window * near,
+        draft=g.draft_stages * g.sliding_window * near,
         partial=partial,
         compressed=compressed,
         keys=keys,
-        read=(layers * visible + read_rows) * row + keys,
+        read=layers * visible * near + read_rows * row + keys,
     )
 
 

@@ -60,6 +60,8 @@ def _device_bytes(engine: Engine, context: int, rows: int) -> dict[Path, float]:
     patterns = weight.triton(engine.config.shared_expert)
     found = weight.weights(engine.geometry, patterns, weight.stored, rows)
     form = "bf16" if engine.config.dtype == "bfloat16" else "float32"
+    if engine.config.key_format == "packed":
+        form = "mixed" if form == "bf16" else "mixed float32"
     for path, size in weight.cache(engine.geometry, context, form).items():
         if size:
             found[path] = found.get(path, 0.0) + size

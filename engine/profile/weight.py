@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from engine.geometry import Geometry
-from engine.inventory.memory import INDEXED_RATIO, row_bytes
+from engine.inventory.memory import INDEXED_RATIO, row_bytes, window_row_bytes
 from engine.inventory.part import expected_experts
 from engine.profile.span import Path
 from engine.tensors import Entry, entries
@@ -97,6 +97,6 @@ def cache(geometry: Geometry, context: int, form: str) -> dict[Path, float]:
     attended = sum(
         min(context // r, g.index_topk) if r == INDEXED_RATIO else context // r for r in ratios
     )
-    attended += g.num_hidden_layers * min(context, g.sliding_window)
+    near = g.num_hidden_layers * min(context, g.sliding_window) * window_row_bytes(g, form)
     keys = sum(context // r for r in ratios if r == INDEXED_RATIO)
-    return {("attention", "attend"): attended * row, ("attention", "index"): keys * key}
+    return {("attention", "attend"): near + attended * row, ("attention", "index"): keys * key}

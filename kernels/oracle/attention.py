@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.oracle import rotary
+from kernels.oracle import packed, rotary
+from kernels.packed import Rows
 
 
 def weights(scores: Tensor, mask: Tensor, sink: Tensor) -> Tensor:
@@ -33,7 +34,7 @@ def mix(queries: Tensor, rows: Tensor, mask: Tensor, sink: Tensor, scale: float)
 def attend(
     queries: Tensor,
     ring: Tensor,
-    rows: Tensor | None,
+    rows: Rows | None,
     indices: Tensor | None,
     sink: Tensor,
     cos: Tensor,
@@ -56,7 +57,7 @@ def attend(
 def attend_long(
     queries: Tensor,
     kv: Tensor,
-    rows: Tensor | None,
+    rows: Rows | None,
     indices: Tensor | None,
     sink: Tensor,
     cos: Tensor,
@@ -102,7 +103,7 @@ def _finish(
     queries: Tensor,
     keys: Tensor,
     seen: Tensor,
-    rows: Tensor | None,
+    rows: Rows | None,
     indices: Tensor | None,
     sink: Tensor,
     cos: Tensor,
@@ -113,11 +114,12 @@ def _finish(
 ) -> Tensor:
     """The sum over `keys` [m, k, d] where `seen` [m, k] and over compressed rows, turned back."""
     if rows is not None:
+        wide = packed.plain(rows, keys.dtype)
         if indices is None:
-            count = torch.arange(rows.shape[0], device=rows.device)
-            far, visible = rows.expand(at.numel(), -1, -1), count < (at[:, None] + 1) // ratio
+            count = torch.arange(wide.shape[0], device=wide.device)
+            far, visible = wide.expand(at.numel(), -1, -1), count < (at[:, None] + 1) // ratio
         else:
-            far, visible = rows[indices.clamp_min(0).long()], indices >= 0
+            far, visible = wide[indices.clamp_min(0).long()], indices >= 0
         keys, seen = torch.cat((keys, far), 1), torch.cat((seen, visible), 1)
     # What nobody wrote may hold anything, and zero times NaN is NaN.
     keys = keys.masked_fill(~seen[..., None], 0.0)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.oracle import compressor
+from kernels.oracle import compressor, packed
 from kernels.oracle.intake import row
 from kernels.oracle.rotary import rotate, rotate_normalised
 from kernels.oracle.rounding import hadamard_fp4
@@ -67,14 +67,15 @@ def _complete(
     for w in range(start // pool.ratio, (start + count) // pool.ratio):
         at = torch.arange((w + 1) * pool.ratio - pool.span, (w + 1) * pool.ratio)
         held = pool.inputs[at.to(pool.inputs.device) % slots]
-        pool.rows[w] = pooled(held, pool, w, cos, sin, keys=keys, eps=eps, rounds=rounds)
+        row = pooled(held, pool, w, cos, sin, keys=keys, eps=eps, rounds=rounds)
+        packed.put(pool.rows, w, row)
 
 
 def pooled(
     held: Tensor, pool: Pool, w: int, cos: Tensor, sin: Tensor, *, keys: bool, eps: float,
     rounds: bool,
 ) -> Tensor:  # fmt: skip
-    """Row [d] of window `w`, of the inputs `held` [span, 2 width] of its positions.
+    """Float32 row [d] of window `w`, of the inputs `held` [span, 2 width] of its positions.
 
     Window 0 has no predecessor; what `held` says of it counts for nothing.
     """
@@ -88,4 +89,4 @@ def pooled(
     sums = compressor.pool(values, gates)[0]
     c, s = cos[w * pool.ratio], sin[w * pool.ratio]
     made = row(sums, pool.norm, c, s, eps=eps, rounds=rounds and not keys)
-    return (hadamard_fp4(made) if keys and rounds else made).to(pool.rows.dtype)
+    return hadamard_fp4(made) if keys and rounds else made

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.oracle import packed
+from kernels.packed import Rows
+
 
 def scores(queries: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
     """score(t, w) = sum over heads of weights * relu(q . k).
@@ -32,12 +35,13 @@ def select(score: Tensor, visible: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def choose(
-    queries: Tensor, keys: Tensor, weights: Tensor, position: Tensor, *, ratio: int, count: int
+    queries: Tensor, keys: Rows, weights: Tensor, position: Tensor, *, ratio: int, count: int
 ) -> Tensor:
     """Twin of `kernels.indexer.choose` and `choose_long`."""
     rows = queries.shape[0]
     visible = (position + torch.arange(rows, device=queries.device) + 1)[:, None] // ratio
-    chosen, real = select(scores(queries, keys, weights), visible, count)
+    score = scores(queries, packed.plain(keys, queries.dtype), weights)
+    chosen, real = select(score, visible, count)
     indices = torch.full((rows, count), -1, dtype=torch.int32, device=queries.device)
     indices[:, : chosen.shape[1]] = torch.where(real, chosen, -1)
     return indices

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.oracle import heads, intake
+from kernels.oracle import heads, intake, packed
 from kernels.pool import Pool
 
 
@@ -62,7 +62,8 @@ def _complete(
     for w in range(first, (start + given.shape[0]) // pool.ratio):
         offset = (w - first) * pool.ratio
         span = held[offset : offset + pool.span]
-        pool.rows[w] = heads.pooled(span, pool, w, cos, sin, keys=keys, eps=eps, rounds=rounds)
+        row = heads.pooled(span, pool, w, cos, sin, keys=keys, eps=eps, rounds=rounds)
+        packed.put(pool.rows, w, row)
 
 
 def _write(ring: Tensor, start: int, given: Tensor) -> None:

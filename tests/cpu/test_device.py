@@ -18,20 +18,23 @@ from torch import Tensor
 gates.interpreter()
 
 from engine.backend import Backend  # noqa: E402
+from engine.bench.synthetic import fill, state_bytes  # noqa: E402
 from engine.config import OF_TORCH, OF_TRITON, EngineConfig  # noqa: E402
 from engine.device import checkpoint, memory, requirement, synthetic  # noqa: E402
 from engine.device.backend import TritonBackend  # noqa: E402
 from engine.device.operations import Operations  # noqa: E402
-from engine.device.state import State  # noqa: E402
+from engine.device.state import State, Store, size_bytes  # noqa: E402
 from engine.device.weights import Quantised, allocate  # noqa: E402
 from engine.engine import Engine, rounds  # noqa: E402
 from engine.errors import CheckpointError, ConfigError, DeviceError, NumericsError  # noqa: E402
 from engine.geometry import Geometry  # noqa: E402
+from engine.inventory.memory import growth, row_bytes, window_row_bytes  # noqa: E402
 from engine.prefix import PrefixCache  # noqa: E402
 from engine.sampling import Sampler, Sampling  # noqa: E402
 from engine.suite import ASSETS  # noqa: E402
 from engine.tokenizer import Tokenizer  # noqa: E402
 from kernels.oracle import fp8_linear  # noqa: E402
+from kernels.oracle.packed import plain as as_plain  # noqa: E402
 from kernels.oracle.weight import decode_mxfp4  # noqa: E402
 
 TINY = ASSETS / "tiny-v4"
@@ -194,8 +197,11 @@ def state_after(by: TritonBackend, ids: Sequence[int]) -> State:
 
 
 @pytest.mark.parametrize("length", [32, 33, 129])
-def test_a_remembered_beginning_leaves_the_state_of_a_cold_run(make: Make, length: int) -> None:
-    by, ids = make(), TEXT[:length]
+@pytest.mark.parametrize("fields", [{}, {"numerics": "cache", "key_format": "packed"}], ids=str)
+def test_a_remembered_beginning_leaves_the_state_of_a_cold_run(
+    make: Make, length: int, fields: dict[str, str]
+) -> None:
+    by, ids = make(**fields), TEXT[:length]
     cache = PrefixCache(1 << 30)
     first, cold, hit = by.new_state(), by.new_state(), by.new_state()
     by.prefill(first, ids, cache.open("it", ids, CHUNK))
@@ -203,6 +209,85 @@ def test_a_remembered_beginning_leaves_the_state_of_a_cold_run(make: Make, lengt
     assert cache.open("it", ids, CHUNK).restore(hit) == (length - 1) // CHUNK * CHUNK
     assert torch.equal(by.prefill(hit, ids), logits)
     assert hit.equals(cold) is None
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_packed_rows_change_no_bit_of_what_is_said(make: Make, length: int) -> None:
+    plain, packed = make(numerics="cache"), make(numerics="cache", key_format="packed")
+    ends = []
+    for by in (plain, packed):
+        state = by.new_state()
+        told = [by.prefill(state, TEXT[:length])]
+        told.append(by.forward(state, TEXT[length : length + 6], keep=3))
+        token = TEXT[length + 3]
+        for _ in range(8):
+            done = by.round(state, Sampler(Sampling()), token, room=8)
+            token = done.tokens[-1]
+            told.append(torch.tensor(done.tokens))
+        told.append(by.forward(state, [token], keep=0))
+        ends.append((told, rows_of(state)))
+    for a, b in zip(*(told for told, _ in ends), strict=True):
+        assert torch.equal(a, b)
+    for (name, a), b in zip(ends[0][1].items(), ends[1][1].values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def rows_of(state: State) -> dict[str, Tensor]:
+    """Compressed rows by name and layer, as numbers."""
+    return {
+        f"{name} of {layer}": as_plain(pool.rows(layer), torch.float32)
+        for name, pool in state.pools.items()
+        for layer in pool.layers
+    }
+
+
+def test_the_embedded_model_says_the_same_with_packed_rows() -> None:
+    geometry = Geometry.load(TINY)
+    ids = [0, *Tokenizer.load(TINY).encode("Once upon a time there was a small")]
+    weights = checkpoint.load(TINY, geometry, device="cpu", banked=False)
+    told = []
+    for form in ("plain", "packed"):
+        config = EngineConfig(backend="triton", context=128, key_format=form)
+        by = TritonBackend(geometry, weights, config.effective(geometry, 1), Operations.oracles())
+        told.append(say(by, ids, 24))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_rows_take_the_bytes_that_the_inventory_counts(dtype: torch.dtype) -> None:
+    geometry = Geometry.named("k160")
+    form = "mixed" if dtype == torch.bfloat16 else "mixed float32"
+    rows, keys = row_bytes(geometry, form)
+    store = Store(geometry, 1024, dtype, torch.device("meta"), packed=True)
+    found = {name: pool.row_bytes for name, pool in store.pools.items()}
+    assert found == {"rows.4": rows, "rows.128": rows, "keys.4": keys}
+    assert store.named["window"][0, 0].nbytes == window_row_bytes(geometry, form)
+    plain = size_bytes(geometry, 1 << 17, dtype)
+    packed = size_bytes(geometry, 1 << 17, dtype, packed=True)
+    assert plain - packed > 0.4 * (1 << 17) * growth(geometry, "bf16")
+
+
+def test_a_state_is_filled_with_numbers_and_counted_in_either_format(make: Make) -> None:
+    counted = []
+    for form in ("plain", "packed"):
+        by = make(numerics="cache", key_format=form)
+        state = by.new_state()
+        fill(state, 200, torch.Generator().manual_seed(1))
+        assert all(rows.isfinite().all() and rows.any() for rows in rows_of(state).values())
+        assert by.forward(state, [5, 6], keep=0).isfinite().all()
+        counted.append(state_bytes(by.geometry, 200, state))
+    assert counted[1] < counted[0]
+
+
+def test_the_memory_that_is_asked_for_follows_the_format_of_rows() -> None:
+    geometry = Geometry.named("k160")
+    config = EngineConfig(backend="triton", dtype="bfloat16", context=131072)
+    plain, packed = (
+        memory.needed_bytes(geometry, replace(config, key_format=form))
+        for form in ("plain", "packed")
+    )
+    held = [size_bytes(geometry, 131072, torch.bfloat16, packed=p) for p in (False, True)]
+    assert plain - packed == held[0] - held[1]
 
 
 def test_the_memory_of_a_state_that_is_gone_is_used_again(make: Make) -> None:
@@ -235,6 +320,8 @@ def test_fields_of_the_other_backend_are_refused() -> None:
         EngineConfig(backend="triton", moe="dense").effective(geometry, 1)
     with pytest.raises(ConfigError, match="graph is a choice of the triton backend"):
         EngineConfig(graph="off").effective(geometry, 1)
+    with pytest.raises(ConfigError, match="key_format is a choice of the triton backend"):
+        EngineConfig(key_format="packed").effective(geometry, 1)
     with pytest.raises(ConfigError, match="numerics 'reference'"):
         EngineConfig(backend="triton", numerics="reference").effective(geometry, 1)
 

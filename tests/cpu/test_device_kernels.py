@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import checkpoints
 import gates
@@ -17,6 +20,7 @@ from engine.device.backend import TritonBackend  # noqa: E402
 from engine.engine import Engine, rounds  # noqa: E402
 from engine.geometry import Geometry  # noqa: E402
 from engine.sampling import Sampler, Sampling  # noqa: E402
+from kernels.oracle.packed import plain as as_plain  # noqa: E402
 
 pytestmark = pytest.mark.slow  # the interpreter runs program after program
 
@@ -48,11 +52,26 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def backend(mini: Path) -> TritonBackend:
+def make(mini: Path) -> Callable[..., TritonBackend]:
     geometry = Geometry.load(mini)
-    config = EngineConfig(backend="triton", prefill_chunk=16, numerics="exact", context=64)
     weights = checkpoint.load(mini, geometry, device="cpu")
-    return TritonBackend(geometry, weights, config.effective(geometry, cores=1))
+
+    @cache
+    def build(**fields: Any) -> TritonBackend:
+        config = EngineConfig(backend="triton", prefill_chunk=16, context=64, **fields)
+        return TritonBackend(geometry, weights, config.effective(geometry, cores=1))
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def backend(make: Callable[..., TritonBackend]) -> TritonBackend:
+    return make(numerics="exact")
+
+
+@pytest.fixture(scope="module")
+def packed(make: Callable[..., TritonBackend]) -> TritonBackend:
+    return make(key_format="packed")
 
 
 def test_kernels_say_what_the_torch_backend_says(mini: Path, backend: TritonBackend) -> None:
@@ -64,7 +83,11 @@ def test_kernels_say_what_the_torch_backend_says(mini: Path, backend: TritonBack
     assert told[0] == told[1]
 
 
-def test_a_partial_accept_leaves_the_bits_of_plain_decoding(backend: TritonBackend) -> None:
+@pytest.mark.parametrize("name", ["backend", "packed"])
+def test_a_partial_accept_leaves_the_bits_of_plain_decoding(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    backend = request.getfixturevalue(name)
     start = 14  # a window of 4 and one of 8 end within the step
     plain, state = backend.new_state(), backend.new_state()
     backend.prefill(plain, TEXT[:start])
@@ -89,3 +112,23 @@ def test_rows_of_every_width_score_alike(backend: TritonBackend) -> None:
     assert state.equals(before) is None
     for few in scores[:-1]:
         assert torch.equal(few, scores[-1][: len(few)])
+
+
+def test_packed_rows_change_no_bit_of_a_prompt_and_of_steps(
+    make: Callable[..., TritonBackend], packed: TritonBackend
+) -> None:
+    """Around the ends of windows of 4 and 8, with more rows than the indexer may choose."""
+    told, rows = [], []
+    for by in (make(key_format="plain"), packed):
+        state = by.new_state()
+        said = [by.prefill(state, TEXT[:21], drafting=False)]
+        said += [by.forward(state, TEXT[21:25], keep=3), by.forward(state, TEXT[24:25], keep=1)]
+        told.append(said)
+        rows.append(
+            [as_plain(pool.rows(layer), torch.float32) for pool in state.pools.values()
+             for layer in pool.layers]
+        )  # fmt: skip
+    for part in (told, rows):
+        for a, b in zip(*part, strict=True):
+            assert torch.equal(gates.bits(a), gates.bits(b))
+    assert all(part.any() for part in rows[1])

@@ -9,6 +9,7 @@ import torch
 gates.interpreter()
 
 import operations  # noqa: E402
+from operations import parts  # noqa: E402
 
 from kernels import attention  # noqa: E402
 
@@ -33,30 +34,48 @@ LONG = [
         17, 32, 8, 16, 3, kind="attend_long", capacity=20, ratio=4, count=6, dtype=FP32
     ),
 ]
+PACKED_STEPS = [
+    operations.attend(
+        2, 80, 8, 16, 300, kind="attend", capacity=90, ratio=4, dtype=FP32, packed=True
+    ),
+    operations.attend(3, 136, 4, 20, 61, kind="attend", capacity=20, ratio=4, count=6, packed=True),
+    operations.attend(
+        2, 72, 4, 16, 400, kind="attend", capacity=120, ratio=4, count=40, tile=SMALL, packed=True
+    ),
+    operations.attend(2, 80, 8, 16, 1, kind="attend", capacity=20, ratio=8, packed=True),
+]
+PACKED_LONG = [
+    operations.attend(2, 80, 8, 16, 50, kind="attend_long", capacity=40, ratio=4, packed=True),
+    operations.attend(
+        17, 72, 4, 16, 3, kind="attend_long", capacity=20, ratio=4, count=6, dtype=FP32, packed=True
+    ),
+]
 BLOCKS = [
     operations.attend(2, 32, 8, 16, length, kind="attend_block", tile=tile)
     for length, tile in ((0, None), (9, None), (16, SMALL), (77, None))
 ]
 
 
-@pytest.mark.parametrize("op", [*STEPS, *BLOCKS], ids=str)
+@pytest.mark.parametrize("op", [*STEPS, *PACKED_STEPS, *BLOCKS], ids=str)
 @pytest.mark.parametrize("rows", [1, 5, 8])
 def test_a_step_equals_the_oracle(op: gates.Operation, rows: int) -> None:
     gates.check_values(op, rows, "cpu")
 
 
-@pytest.mark.parametrize("op", LONG, ids=str)
+@pytest.mark.parametrize("op", [*LONG, *PACKED_LONG], ids=str)
 @pytest.mark.parametrize("rows", [1, 5, 30])
 def test_a_long_step_equals_the_oracle(op: gates.Operation, rows: int) -> None:
     gates.check_values(op, rows, "cpu")
 
 
-@pytest.mark.parametrize("op", [STEPS[1], STEPS[4]], ids=str)
+@pytest.mark.parametrize("op", [STEPS[1], STEPS[4], PACKED_STEPS[2]], ids=str)
 def test_the_rows_of_a_step_do_not_know_of_each_other(op: gates.Operation) -> None:
     gates.check_rows(op, "cpu")
 
 
-@pytest.mark.parametrize("op", [STEPS[1], STEPS[4], LONG[1], BLOCKS[1]], ids=str)
+@pytest.mark.parametrize(
+    "op", [STEPS[1], STEPS[4], LONG[1], BLOCKS[1], PACKED_STEPS[1], PACKED_LONG[0]], ids=str
+)
 def test_bits_repeat_wherever_the_operands_lie(op: gates.Operation) -> None:
     first = gates.launch(op, 3, "cpu")
     gates.check_twice(first)
@@ -64,11 +83,17 @@ def test_bits_repeat_wherever_the_operands_lie(op: gates.Operation) -> None:
     gates.check_empty(op, "cpu")
 
 
-@pytest.mark.parametrize("op", [STEPS[4], LONG[2], BLOCKS[1]], ids=str)
+@pytest.mark.parametrize("op", [STEPS[4], LONG[2], BLOCKS[1], PACKED_STEPS[1]], ids=str)
 def test_only_the_output_is_written_and_no_operand_may_lie_under_it(op: gates.Operation) -> None:
     first = gates.launch(op, 3, "cpu")
     gates.check_out(first)
     gates.check_aliasing(first)
+
+
+@pytest.mark.parametrize("op", [*PACKED_STEPS, *PACKED_LONG], ids=str)
+@pytest.mark.parametrize("rows", [1, 8])
+def test_packed_rows_give_the_bits_of_plain_ones(op: gates.Operation, rows: int) -> None:
+    parts.check_packed(op, rows, "cpu")
 
 
 @pytest.mark.parametrize("start", [3, 15, 16, 250])
@@ -109,5 +134,25 @@ def test_what_does_not_fit_is_refused_in_one_sentence(
     change: dict[str, object], sentence: str
 ) -> None:
     op = operations.attend(2, 32, 8, 16, 50, kind="attend", capacity=20, ratio=4, count=6)
+    with pytest.raises(ValueError, match=sentence):
+        op.run(op.inputs(5, "cpu") | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"rows.tail": torch.zeros(20, 8)}, "do not fit the queries"),
+        ({"rows.tail": torch.zeros(20, 6, dtype=torch.bfloat16)}, "do not fit the queries"),
+        ({"rows.tail": torch.zeros(19, 8, dtype=torch.bfloat16)}, "equally many lines"),
+        ({"rows.codes": torch.zeros(20, 128, dtype=torch.int8)}, "are not bytes"),
+        ({"rows.codes": torch.zeros(20, 120, dtype=torch.uint8)}, "120 channels in groups of 64"),
+        ({"rows.scales": torch.zeros(20, 1, dtype=torch.uint8)}, "1 scales a row for 2 groups"),
+        ({"rows.tail": None}, "packed keys have no tail"),
+    ],
+)
+def test_packed_rows_that_do_not_fit_are_refused_in_one_sentence(
+    change: dict[str, object], sentence: str
+) -> None:
+    op = PACKED_STEPS[1]
     with pytest.raises(ValueError, match=sentence):
         op.run(op.inputs(5, "cpu") | change)

@@ -11,6 +11,7 @@ import torch
 gates.interpreter()
 
 import operations  # noqa: E402
+from operations import parts  # noqa: E402
 
 from kernels import indexer  # noqa: E402
 from kernels.oracle import indexer as plain  # noqa: E402
@@ -33,14 +34,22 @@ STEPS = [
     operations.choose_rows(4, 16, 200, 200, count=24, dtype=FP32, tile=SHARED),
 ]
 
+PACKED = [
+    operations.choose_rows(4, 32, 100, 60, packed=True),
+    operations.choose_rows(20, 64, 150, 470, count=5, dtype=FP32, packed=True),
+    operations.choose_rows(4, 32, 130, 500, tile=SLICED, packed=True),
+    operations.choose_rows(4, 32, 200, 124, count=9, tile=SHARED, packed=True),
+    operations.choose_rows(4, 32, 10, 30, count=16, packed=True),
+]
 
-@pytest.mark.parametrize("op", STEPS, ids=str)
+
+@pytest.mark.parametrize("op", [*STEPS, *PACKED], ids=str)
 @pytest.mark.parametrize("rows", [1, 8, 19])
 def test_rows_equal_those_of_the_oracle(op: gates.Operation, rows: int) -> None:
     gates.check_values(op, rows, "cpu")
 
 
-@pytest.mark.parametrize("op", [STEPS[1], STEPS[6], STEPS[9]], ids=str)
+@pytest.mark.parametrize("op", [STEPS[1], STEPS[6], STEPS[9], PACKED[0]], ids=str)
 def test_rows_do_not_know_of_each_other_and_bits_repeat(op: gates.Operation) -> None:
     gates.check_rows(op, "cpu")
     first = gates.launch(op, 3, "cpu")
@@ -50,8 +59,14 @@ def test_rows_do_not_know_of_each_other_and_bits_repeat(op: gates.Operation) -> 
 
 
 def test_an_output_under_an_operand_is_refused() -> None:
-    first = gates.launch(STEPS[1], 3, "cpu")
-    gates.check_aliasing(first)
+    for op in (STEPS[1], PACKED[0]):
+        gates.check_aliasing(gates.launch(op, 3, "cpu"))
+
+
+@pytest.mark.parametrize("op", PACKED, ids=str)
+@pytest.mark.parametrize("rows", [1, 8, 19])
+def test_packed_keys_choose_the_rows_of_plain_ones(op: gates.Operation, rows: int) -> None:
+    parts.check_packed(op, rows, "cpu")
 
 
 @pytest.mark.parametrize("start", [62, 63, 127, 128, 255, 399])
@@ -126,5 +141,23 @@ def test_what_does_not_fit_is_refused_in_one_sentence(
     change: dict[str, object], sentence: str
 ) -> None:
     op = operations.choose_rows(4, 16, 100, 60)
+    with pytest.raises(ValueError, match=sentence):
+        op.run(op.inputs(3, "cpu") | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"keys.codes": torch.zeros(100, 32, dtype=torch.uint8)}, "2 groups"),
+        ({"keys.codes": torch.zeros(100, 8, dtype=torch.uint8)}, "16 channels: no power of two"),
+        ({"keys.scales": torch.zeros(99, 1, dtype=torch.uint8)}, "equally many lines"),
+        ({"keys.tail": torch.zeros(100, 2)}, "packed keys have no tail"),
+        ({"queries": torch.zeros(3, 4, 64)}, "keys of 32 channels, queries of 64"),
+    ],
+)
+def test_packed_keys_that_do_not_fit_are_refused_in_one_sentence(
+    change: dict[str, object], sentence: str
+) -> None:
+    op = PACKED[0]
     with pytest.raises(ValueError, match=sentence):
         op.run(op.inputs(3, "cpu") | change)

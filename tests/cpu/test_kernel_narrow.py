@@ -101,6 +101,48 @@ def test_the_plain_form_reads_every_e2m1_code_at_every_place(bytes_: tuple[int, 
     assert same(out.flatten().tolist(), [v for row in codes for v in e2m1_values(row, bytes_)])
 
 
+@pytest.mark.parametrize("first", range(0, 256, 4))
+def test_the_assembly_reads_every_byte_of_two_e2m1_codes(first: int) -> None:
+    bytes_ = list(range(first, first + 4))
+    a, b, c, d = map(ptx.lanes, ptx.run(narrow._E2M1_PAIRS_ASM.value, 4, [word(bytes_)]))
+    assert same(a + b, [E2M1[byte & 15] for byte in bytes_])
+    assert same(c + d, [E2M1[byte >> 4] for byte in bytes_])
+
+
+@triton.jit
+def _read_pairs(bytes_, out):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, 256)
+    wide = narrow.e2m1_pairs(tl.load(bytes_ + at), tl.float32)
+    tl.store(out + at[:, None] * 2 + tl.arange(0, 2)[None, :], wide)
+
+
+def test_the_plain_form_reads_every_byte_of_two_e2m1_codes() -> None:
+    out = torch.empty(256, 2)
+    _read_pairs[(1,)](torch.arange(256).to(torch.uint8), out)
+    want = [E2M1[code] for byte in range(256) for code in (byte & 15, byte >> 4)]
+    assert same(out.flatten().tolist(), want)
+
+
+@triton.jit
+def _write_codes(wide, narrowest, powers, e4m3, e2m1, bytes_):  # type: ignore[no-untyped-def]
+    at, few = tl.arange(0, 256), tl.arange(0, 16)
+    tl.store(e4m3 + at, narrow.code_e4m3(tl.load(wide + at)))
+    tl.store(e2m1 + few, narrow.code_e2m1(tl.load(narrowest + few)))
+    tl.store(bytes_ + at, narrow.e8m0_byte(tl.load(powers + at)))
+
+
+def test_every_number_of_a_narrow_format_becomes_its_code() -> None:
+    codes = torch.arange(256).to(torch.uint8)
+    wide = codes.view(torch.float8_e4m3fn).float()
+    powers = torch.exp2(torch.arange(256).clamp(1, 254) - 127.0)
+    e4m3, e2m1, bytes_ = (torch.zeros(n, dtype=torch.uint8) for n in (256, 16, 256))
+    _write_codes[(1,)](wide.nan_to_num(0.0), torch.tensor(E2M1), powers, e4m3, e2m1, bytes_)
+    numbers = ~wide.isnan()
+    assert torch.equal(e4m3[numbers], codes[numbers])
+    assert e2m1.tolist() == list(range(16))
+    assert bytes_.tolist() == [min(max(byte, 1), 254) for byte in range(256)]
+
+
 @triton.jit
 def _read_e8m0(bytes_, out):  # type: ignore[no-untyped-def]
     at = tl.arange(0, 256)

@@ -25,6 +25,8 @@ DENSE_BF16 = dataclasses.replace(DENSE, dtype=BF16, stored=BF16)
 ODD = Layer(main=(6, 80), keys=(6, 24), index_heads=1, head_dim=80, pairs=8)
 LAYERS = [WINDOW, SPARSE, SPARSE_BF16, DENSE, DENSE_BF16, ODD]
 ROUNDED = [dataclasses.replace(one, rounds=True) for one in LAYERS if one.head_dim == 128]
+NARROW = Layer(main=(6, 80), keys=(6, 32), index_heads=1, head_dim=80, pairs=8, rounds=True)
+PACKED = [dataclasses.replace(one, packed=True) for one in (*ROUNDED, NARROW) if one.pools]
 STARTS = [0, 57]
 STEPS = [
     *(rings.intake(layer, start, tile=SMALL) for layer in LAYERS for start in STARTS),
@@ -38,7 +40,12 @@ PROMPTS = [
     *(rings.passage(layer, start, 8) for layer in LAYERS for start in STARTS),
     rings.extend(WINDOW, 2, 2, 100),
 ]
-ALL = [*STEPS, *PROMPTS]
+OF_PACKED = [
+    *(rings.intake(layer, 57, tile=SMALL) for layer in PACKED),
+    *(rings.prepare(layer, 57) for layer in PACKED),
+    *(rings.passage(layer, 57, 8) for layer in PACKED),
+]
+ALL = [*STEPS, *PROMPTS, *OF_PACKED]
 
 
 @pytest.mark.parametrize("op", STEPS, ids=str)
@@ -65,13 +72,29 @@ def test_nothing_is_written_but_the_slots_and_rows_of_the_step(op: gates.Operati
     rings.check_places(op, 5, "cpu")
 
 
-@pytest.mark.parametrize("layer", [*LAYERS, *ROUNDED], ids=str)
+@pytest.mark.parametrize("layer", [*LAYERS, *ROUNDED, *PACKED], ids=str)
 def test_a_row_does_not_know_what_shares_its_step(layer: Layer) -> None:
     rings.check_steps(rings.intake(layer, 2), 6, "cpu")
     rings.check_steps(rings.prepare(layer, 2), 6, "cpu")
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("layer", PACKED, ids=str)
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("twin", [False, True])
+def test_packed_rows_are_left_with_the_numbers_of_plain_ones(
+    layer: Layer, start: int, twin: bool
+) -> None:
+    def prepare(one: Layer) -> gates.Operation:
+        return rings.prepare(one, start)
+
+    def passage(one: Layer) -> gates.Operation:
+        return rings.passage(one, start, 8)
+
+    rings.check_packed(prepare, layer, "cpu", 8, twin=twin)
+    rings.check_packed(passage, layer, "cpu", 30, twin=twin)
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, *PACKED], ids=str)
 def test_a_prompt_leaves_the_bits_that_steps_leave(layer: Layer) -> None:
     given = rings.passage(layer, 2, 8).inputs(30, "cpu")
     by_step = rings.clones(given)
@@ -133,6 +156,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
     )
     pools = rings.pools_of(sparse.inputs(2, "cpu"))
     main, keys = pools
+    packed, _ = rings.pools_of(rings.intake(PACKED[0], 3).inputs(2, "cpu"))
     for change, sentence in (
         ({"window": torch.zeros(1, 128)}, "a window of 1 for 2 rows"),
         ({"window": torch.zeros(24, 64)}, "64 channels, not 128"),
@@ -143,6 +167,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
         ({"pools": [main._replace(inputs=main.inputs[:8]), keys]}, "cannot take 2 rows"),
         ({"pools": [main._replace(norm=torch.zeros(3)), keys]}, "128 channels"),
         ({"pools": [main, keys, keys]}, "3 pools"),
+        ({"pools": [main, keys._replace(rows=packed.rows)]}, "packed keys have no tail"),
     ):
         with pytest.raises(ValueError, match=sentence):
             intake.store(**{"pools": pools} | store | change)
@@ -156,6 +181,14 @@ def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
             torch.zeros(2, 96 * 2), store["cos"], store["sin"], store["position"],
             heads=1, head_dim=96, index_dim=96, eps=1e-6, rounds=True,
         )  # fmt: skip
+    y = torch.zeros(2, 128)
+    cos, sin, at = store["cos"], store["sin"], store["position"]
+    for given, turns, rounds, sentence in (
+        (packed, (cos, sin), False, "nothing rounds"),
+        (packed, (cos[:, :16].contiguous(), sin[:, :16].contiguous()), True, "not what is rotated"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            heads.prepare(y, *turns, at, [given], heads=1, head_dim=128, eps=1e-6, rounds=rounds)
     with pytest.raises(ValueError, match="norms"):
         context.extend(
             torch.zeros(2, 128), torch.zeros(2, 128), store["cos"], store["sin"],

@@ -91,6 +91,10 @@ def test_impossible_fields_are_named(fields: dict[str, Any], words: str) -> None
         ({"draft_width": 6}, "draft_width 6 exceeds the head's trained block of 5"),
         ({"context": 4096}, "context 4096 exceeds the checkpoint's max_position_embeddings 2048"),
         ({"cache_format": "packed", "numerics": "exact"}, "numerics 'exact' forbids"),
+        (
+            {"backend": "triton", "key_format": "packed", "numerics": "exact"},
+            "key_format 'packed' stores rounded rows, which numerics 'exact' forbids",
+        ),
         ({"numerics": "reference"}, "groups of 128, which the widths 64, 64, 64, 64"),
         ({"dtype": "bfloat16"}, "dtype bfloat16 needs a load of its own"),
     ],

@@ -143,6 +143,35 @@ def test_a_remembered_beginning_leaves_the_bits_of_a_cold_run(backend: TritonBac
 
 
 @pytest.fixture(scope="module")
+def packed(backend: TritonBackend) -> TritonBackend:
+    config = replace(backend.config, key_format="packed")
+    return TritonBackend(backend.geometry, backend.layers.weights, config)
+
+
+def test_packed_rows_change_no_bit_and_no_token(
+    backend: TritonBackend, packed: TritonBackend
+) -> None:
+    ids = (PROMPT * 12)[:3300]  # more rows of ratio 4 than an indexer may choose
+    scores = []
+    for by in (backend, packed):
+        state = by.new_state()
+        told = [by.prefill(state, ids)]
+        told += [by.forward(state, PROMPT[: n + 1], keep=n % 3) for n in range(8)]
+        scores.append(told)
+    for a, b in zip(*scores, strict=True):
+        assert torch.equal(a, b)
+    assert say(packed, ids, 300) == say(backend, ids, 300)
+    assert packed.new_state().size_bytes() < backend.new_state().size_bytes()
+
+
+def test_packed_rows_are_undone_and_replayed_as_plain_ones_are(packed: TritonBackend) -> None:
+    test_every_number_of_confirmed_drafts_leaves_the_bits_of_plain_decoding(packed)
+    test_a_graph_does_what_its_launches_do(packed)
+    test_nothing_compiles_after_the_warm_up_and_a_round_waits_once(packed)
+    test_a_remembered_beginning_leaves_the_bits_of_a_cold_run(packed)
+
+
+@pytest.fixture(scope="module")
 def embedded() -> tuple[Engine, Engine]:
     """The embedded model in exact numerics, on a GPU and on the processor."""
     if not torch.cuda.is_available():

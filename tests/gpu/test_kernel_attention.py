@@ -11,6 +11,7 @@ pytest.importorskip("triton", reason="TRITON MISSING: NO KERNEL GATE RUNS HERE")
 
 import operations
 import torch
+from operations import parts
 from torch import Tensor
 
 from kernels import attention, indexer
@@ -53,6 +54,29 @@ LONG = [
     real("attend_long", 5_000, capacity=2048, ratio=4, count=COUNT),
     real("attend_long", 300, capacity=2048, ratio=4, count=COUNT, dtype=FP32),
 ]
+PACKED_STEPS = [
+    real("attend", 131_000, capacity=1024, ratio=128, packed=True),
+    real("attend", 3_000, capacity=8192, ratio=128, packed=True),
+    real("attend", 131_000, capacity=32_768, ratio=4, count=COUNT, packed=True),
+    real("attend", 1_500, capacity=32_768, ratio=4, count=COUNT, packed=True),
+    real("attend", 131_000, capacity=1024, ratio=128, dtype=FP32, packed=True),
+    operations.attend(5, 78, 7, 20, 90, kind="attend", capacity=30, ratio=4, count=11, packed=True),
+]
+PACKED_LONG = [
+    real("attend_long", 5_000, capacity=64, ratio=128, packed=True),
+    real("attend_long", 5_000, capacity=2048, ratio=4, count=COUNT, packed=True),
+    real("attend_long", 300, capacity=2048, ratio=4, count=COUNT, dtype=FP32, packed=True),
+]
+PACKED_CHOICES = [
+    operations.choose_rows(HEADS, INDEX_HEAD, 8_192, 9_000, count=COUNT, packed=True),
+    operations.choose_rows(HEADS, INDEX_HEAD, 32_768, 131_000, count=COUNT, packed=True),
+    operations.choose_rows(HEADS, INDEX_HEAD, 8_192, 32_000, count=COUNT, dtype=FP32, packed=True),
+    operations.choose_rows(3, 32, 1_000, 2_000, count=100, packed=True),
+    operations.choose_rows(
+        HEADS, INDEX_HEAD, 32_768, 60_000, count=COUNT, packed=True,
+        tile=indexer.Step(128, 132, 4096, 8, True),
+    ),
+]  # fmt: skip
 BLOCKS = [real("attend_block", length) for length in (0, 77, 131_000)]
 CHOICES = [
     operations.choose_rows(HEADS, INDEX_HEAD, 32_768, 1_000, count=COUNT),
@@ -69,7 +93,7 @@ CHOICES = [
         for tile in ((16, 264, 2048, 4), (128, 132, 4096, 8, True), (32, 528, 16_384, 16, True))
     ),
 ]
-ALL = [*STEPS, *TILES, *CHOICES]
+ALL = [*STEPS, *TILES, *CHOICES, *PACKED_STEPS, *PACKED_CHOICES]
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +108,9 @@ def test_a_step_equals_the_oracle(op: gates.Operation, rows: int) -> None:
     gates.check_values(op, rows, "cuda")
 
 
-@pytest.mark.parametrize("op", [*LONG, CHOICES[1], CHOICES[2]], ids=str)
+@pytest.mark.parametrize(
+    "op", [*LONG, CHOICES[1], CHOICES[2], *PACKED_LONG, PACKED_CHOICES[0]], ids=str
+)
 @pytest.mark.parametrize("rows", [9, 200])
 def test_a_prefill_equals_the_oracle(op: gates.Operation, rows: int) -> None:
     gates.check_values(op, rows, "cuda")
@@ -95,7 +121,7 @@ def test_the_rows_of_a_step_do_not_know_of_each_other(op: gates.Operation) -> No
     gates.check_rows(op, "cuda")
 
 
-@pytest.mark.parametrize("op", [*ALL, *BLOCKS, *LONG], ids=str)
+@pytest.mark.parametrize("op", [*ALL, *BLOCKS, *LONG, *PACKED_LONG], ids=str)
 def test_bits_repeat_wherever_the_operands_lie(op: gates.Operation) -> None:
     first = gates.launch(op, 8, "cuda")
     gates.check_twice(first)
@@ -108,6 +134,17 @@ def test_only_the_output_is_written_and_no_operand_may_lie_under_it(op: gates.Op
     first = gates.launch(op, 3, "cuda")
     gates.check_out(first)
     gates.check_aliasing(first)
+
+
+@pytest.mark.parametrize("op", [*PACKED_STEPS, *PACKED_CHOICES], ids=str)
+@pytest.mark.parametrize("rows", [1, 6])
+def test_packed_rows_give_the_bits_of_plain_ones(op: gates.Operation, rows: int) -> None:
+    parts.check_packed(op, rows, "cuda")
+
+
+@pytest.mark.parametrize("op", [*PACKED_LONG, *PACKED_CHOICES[:2]], ids=str)
+def test_packed_rows_give_a_prompt_the_bits_of_plain_ones(op: gates.Operation) -> None:
+    parts.check_packed(op, 200, "cuda")
 
 
 def test_one_graph_serves_every_position() -> None:

@@ -23,6 +23,7 @@ WINDOW = Layer(
 )
 SPARSE = dataclasses.replace(WINDOW, main=(4, HEAD), keys=(4, 128), index_heads=64)
 DENSE = dataclasses.replace(WINDOW, main=(128, HEAD), overlapping=False)
+PACKED = [dataclasses.replace(one, rounds=True, packed=True) for one in (SPARSE, DENSE)]
 LAYERS = [WINDOW, SPARSE, DENSE, dataclasses.replace(SPARSE, dtype=FP32, stored=FP32)]
 STARTS = [0, 2, 125]
 STEPS = [
@@ -31,8 +32,12 @@ STEPS = [
     rings.intake(WINDOW, 5, "rows"),
     rings.extend(dataclasses.replace(WINDOW, slots=128), 3, 125, 4),
 ]
+OF_PACKED = [
+    *(rings.prepare(layer, 125) for layer in PACKED),
+    *(rings.passage(layer, 125, 127) for layer in PACKED),
+]
 PROMPTS = [rings.passage(layer, start, 127) for layer in LAYERS for start in STARTS]
-BUFFERS = [op for op in (*STEPS, *PROMPTS) if rings.buffers(op.inputs(1, "cpu"))]
+BUFFERS = [op for op in (*STEPS, *PROMPTS, *OF_PACKED) if rings.buffers(op.inputs(1, "cpu"))]
 
 
 @pytest.mark.parametrize("op", STEPS, ids=str)
@@ -47,7 +52,7 @@ def test_a_prompt_leaves_what_the_oracle_leaves(op: gates.Operation, rows: int) 
     gates.check_values(op, rows, "cuda")
 
 
-@pytest.mark.parametrize("op", [*STEPS, *PROMPTS], ids=str)
+@pytest.mark.parametrize("op", [*STEPS, *PROMPTS, *OF_PACKED], ids=str)
 def test_bits_repeat_wherever_the_operands_lie(op: gates.Operation) -> None:
     first = gates.launch(op, 8, "cuda")
     gates.check_twice(first)
@@ -57,6 +62,14 @@ def test_bits_repeat_wherever_the_operands_lie(op: gates.Operation) -> None:
 @pytest.mark.parametrize("op", BUFFERS, ids=str)
 def test_nothing_is_written_but_the_slots_and_rows_of_the_step(op: gates.Operation) -> None:
     rings.check_places(op, 5, "cuda")
+
+
+@pytest.mark.parametrize("layer", PACKED, ids=str)
+@pytest.mark.parametrize("start", STARTS)
+def test_packed_rows_are_left_with_the_numbers_of_plain_ones(layer: Layer, start: int) -> None:
+    rings.check_packed(lambda one: rings.prepare(one, start), layer, "cuda", 8)
+    rings.check_packed(lambda one: rings.passage(one, start, 127), layer, "cuda", 160)
+    rings.check_steps(rings.prepare(layer, start), 8, "cuda")
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
@@ -84,7 +97,7 @@ def test_a_prompt_leaves_what_steps_leave(layer: Layer) -> None:
         torch.testing.assert_close(a, b, rtol=1e-5 if a.dtype == FP32 else 2.0**-7, atol=1e-5)
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("layer", [*LAYERS, *PACKED], ids=str)
 def test_one_graph_serves_every_position(layer: Layer) -> None:
     given = rings.passage(dataclasses.replace(layer, rounds=True), 0, 127).inputs(6, "cuda")
     held = rings.clones(given)

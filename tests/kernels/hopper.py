@@ -81,8 +81,28 @@ STATE = {
     "attend long exact": (
         operations.attend(*_SIZES, _FAR, kind="attend_long", dtype=torch.float32, **_CSA), _LONG
     ),
+    "attend csa packed": (operations.attend(*_SIZES, _FAR, kind="attend", packed=True, **_CSA), 6),
+    "attend hca packed": (operations.attend(*_SIZES, _FAR, kind="attend", packed=True, **_HCA), 6),
+    "attend long packed": (
+        operations.attend(*_SIZES, _FAR, kind="attend_long", packed=True, **_CSA), _LONG
+    ),
+    "attend long exact packed": (
+        operations.attend(
+            *_SIZES, _FAR, kind="attend_long", dtype=torch.float32, packed=True, **_CSA
+        ),
+        _LONG,
+    ),
     "choose": (operations.choose_rows(64, 128, 8_192, _FAR, count=512), 6),
     "choose far": (operations.choose_rows(64, 128, 32_768, _FAR, count=512), 6),
+    "choose packed": (
+        operations.choose_rows(64, 128, 8_192, _FAR, count=512, packed=True), 6
+    ),
+    "choose far packed": (
+        operations.choose_rows(64, 128, 32_768, _FAR, count=512, packed=True), 6
+    ),
+    "choose long packed": (
+        operations.choose_rows(64, 128, 32_768, _FAR, count=512, packed=True), _LONG
+    ),
     "choose long": (operations.choose_rows(64, 128, 32_768, _FAR, count=512), _LONG),
 }  # fmt: skip
 

@@ -7,16 +7,17 @@ and that nothing else is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from gates import Inputs, Operation, as_tuple, bits
-from operations import BF16_RTOL, normal
+from operations import BF16_RTOL, normal, parts as packing
 from torch import Tensor
 
-from kernels.oracle import rounding
+from kernels.oracle import packed, rounding
+from kernels.packed import Packed, Rows, tensors
 from kernels.pool import Pool
 
 CONTEXT = 300
@@ -38,10 +39,12 @@ class Layer:
     dtype: torch.dtype = torch.float32
     stored: torch.dtype = torch.float32
     rounds: bool = False
+    packed: bool = False  # the rows of the pools
 
     def __str__(self) -> str:
         kind = "window" if self.main is None else f"{self.main[0]}-{'o' * self.overlapping}"
         kind += "-keys" * (self.keys is not None) + "-rounds" * self.rounds
+        kind += "-packed" * self.packed
         return f"{kind}-{self.head_dim}-{self.dtype}-{self.stored}"
 
     @property
@@ -127,25 +130,32 @@ def extend(layer: Layer, stages: int, start: int, count: int, **options: object)
 def pools_of(given: Inputs) -> list[Pool]:
     """The pools whose parts are among `given`, without their copies."""
     names = [name for name in ("main", "keys") if f"{name}.ape" in given]
-    return [Pool(*(given[f"{name}.{part}"] for part in Pool._fields)) for name in names]
+    fixed = ("ape", "norm", "inputs")
+    return [
+        Pool(
+            **{part: given[f"{name}.{part}"] for part in fixed},
+            rows=packing.rows_of(given, f"{name}.rows"),
+        )
+        for name in names
+    ]
 
 
 def in_place(call: Callable[..., Any], **given: Any) -> tuple[Tensor, ...]:
     """The outputs of `call`, then its buffers; those `given` stay as they are."""
     pools = pools_of(given)
-    pools = [p._replace(inputs=copied(p.inputs), rows=copied(p.rows)) for p in pools]
+    pools = [p._replace(inputs=copied(p.inputs), rows=_copied_rows(p.rows)) for p in pools]
     rest = {name: value for name, value in given.items() if "." not in name}
     buffers = {name: copied(rest[name]) for name in ("window", "rings") if name in rest}
     more = {"pools": pools} if "y16" in given or "heads" in given else {}
     outputs = call(**rest | buffers | more)
     found = () if outputs is None else as_tuple(tuple(o for o in _flat(outputs) if o is not None))
-    return (*found, *buffers.values(), *(t for p in pools for t in (p.inputs, p.rows)))
+    return (*found, *buffers.values(), *(t for p in pools for t in (p.inputs, *tensors(p.rows))))
 
 
 def buffers(given: Inputs) -> list[Tensor]:
     """What is written in place, in the order of `in_place`."""
     first = [given[name] for name in ("window", "rings") if name in given]
-    return first + [part for pool in pools_of(given) for part in (pool.inputs, pool.rows)]
+    return first + [t for pool in pools_of(given) for t in (pool.inputs, *tensors(pool.rows))]
 
 
 def check_places(op: Operation, rows: int, device: str) -> None:
@@ -175,6 +185,32 @@ def check_steps(op: Operation, rows: int, device: str) -> None:
         joined = (torch.cat(pieces) for pieces in zip(*outputs, strict=True))
         for got, want in zip((*joined, *state), whole, strict=True):
             assert torch.equal(bits(got), bits(want)), sizes
+
+
+def check_packed(
+    make: Callable[[Layer], Operation], layer: Layer, device: str, rows: int, *, twin: bool = False
+) -> None:
+    """Packed rows are left with the numbers of plain ones, and all else with the same bits.
+
+    By the kernel, or by its `twin`.
+    """
+    op = make(replace(layer, packed=True))
+    given = op.inputs(rows, device)
+    run = (lambda given: op.oracle(**given)) if twin else op.run
+    got, held = run(given), len(buffers(given))
+    want = run(_unpacked(given, layer))
+    left = _unpacked(given | named(given, list(got[-held:])), layer)
+    assert len(got) - held == len(want) - len(buffers(left))
+    for g, w in zip((*got[:-held], *buffers(left)), want, strict=True):
+        assert torch.equal(bits(g), bits(w))
+
+
+def _unpacked(given: Inputs, layer: Layer) -> Inputs:
+    plain = {n: v for n, v in given.items() if ".rows." not in n}
+    for name in ("main.rows", "keys.rows"):
+        if f"{name}.codes" in given:
+            plain[name] = packed.plain(packing.rows_of(given, name), layer.stored)
+    return plain
 
 
 def check_rounded(layer: Layer, start: int, device: str) -> None:
@@ -247,8 +283,13 @@ def named(given: Inputs, state: list[Tensor]) -> Inputs:
     """The buffers of `given` as `state` has them, which is in the order of `buffers`."""
     names: list[str] = [name for name in ("window", "rings") if name in given]
     pools = [name for name in ("main", "keys") if f"{name}.ape" in given]
-    names += [f"{name}.{part}" for name in pools for part in ("inputs", "rows")]
+    for pool in pools:
+        names += [f"{pool}.inputs", *(name for name in given if name.startswith(f"{pool}.rows"))]
     return dict(zip(names, state, strict=True))
+
+
+def _copied_rows(rows: Rows) -> Rows:
+    return Packed(*map(copied, tensors(rows))) if isinstance(rows, Packed) else copied(rows)
 
 
 def copied(tensor: Tensor) -> Tensor:
@@ -309,5 +350,12 @@ def _buffers(layer: Layer, g: torch.Generator) -> Inputs:
         given[f"{name}.ape"] = normal(g, ratio, width)
         given[f"{name}.norm"] = normal(g, d).to(layer.dtype)
         given[f"{name}.inputs"] = normal(g, slots, 2 * width) * 2
-        given[f"{name}.rows"] = normal(g, CONTEXT // ratio + 1, d, dtype=layer.stored)
+        capacity = CONTEXT // ratio + 1
+        if not layer.packed:
+            given[f"{name}.rows"] = normal(g, capacity, d, dtype=layer.stored)
+        elif name == "main":
+            rows = packing.random_rows(g, capacity, d, 2 * layer.pairs, layer.stored)
+            given |= packing.named("main.rows", rows)
+        else:
+            given |= packing.named("keys.rows", packing.random_keys(g, capacity, d))
     return given

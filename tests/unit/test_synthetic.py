@@ -181,7 +181,8 @@ def test_levers_of_one_backend_are_declared_as_such() -> None:
         by_field.setdefault(one.field_name, []).append(one)
     for name in ("row_tile", "moe", "attention", "hyper", "compile", "cache_format"):
         assert all("torch" in one.needs for one in by_field[name]), name
-    assert all("triton" in one.needs for one in by_field["graph"])
+    for name in ("graph", "key_format"):
+        assert all("triton" in one.needs for one in by_field[name]), name
 
 
 # ---------------------------------------------------------------- the commands

@@ -9,7 +9,10 @@ import torch
 from gates import Inputs, Operation
 from torch import Tensor
 
+from kernels.oracle.packed import plain
+from kernels.packed import Packed
 from operations.draws import BF16_RTOL, lists, normal, table
+from operations.parts import joined, joining, named, random_keys, random_rows, spoilt
 
 
 def weight_roundings(given: Inputs, oracle: Callable[..., Tensor]) -> Tensor:
@@ -19,10 +22,12 @@ def weight_roundings(given: Inputs, oracle: Callable[..., Tensor]) -> Tensor:
     float32. Sizes go through the oracle as channels of their own, which no query looks at.
     """
     d, pairs = given["queries"].shape[-1], given["cos"].shape[-1]
-    both = dict(given)
+    both = joined(given)
+    if isinstance(both.get("rows"), Packed):
+        both["rows"] = plain(both["rows"], given["queries"].dtype)
     for name in ("ring", "kv", "rows", "block"):
-        if given.get(name) is not None:
-            both[name] = torch.cat((given[name], given[name].abs()), -1)
+        if both.get(name) is not None:
+            both[name] = torch.cat((both[name], both[name].abs()), -1)
     both["queries"] = torch.cat((given["queries"], torch.zeros_like(given["queries"])), -1)
     both["cos"], both["sin"] = torch.ones_like(given["cos"]), torch.zeros_like(given["sin"])
     size = oracle(**both)[..., d:]
@@ -44,12 +49,13 @@ def attend(
     ratio: int = 0,
     count: int = 0,
     dtype: torch.dtype = torch.bfloat16,
+    packed: bool = False,
     **options: object,
 ) -> Operation:
     """`kernels.attention`: `attend`, `attend_long` or `attend_block` (`kind`), from `start`.
 
-    Compressed rows where `capacity` is not zero, of which `count` are listed where that is not;
-    what no row may see is NaN.
+    Compressed rows where `capacity` is not zero, plain or `packed`, of which `count` are listed
+    where that is not; what no row may see is NaN.
     """
     from kernels import attention as kernel
     from kernels.oracle import attention as oracle
@@ -73,18 +79,23 @@ def attend(
         at = torch.tensor([start])
         if kind == "attend_block":
             return given | {"length": at, "scale": d**-0.5}
-        far = normal(g, capacity, d, dtype=dtype) if capacity else None
+        far = normal(g, capacity, d, dtype=dtype) if capacity and not packed else None
         if far is not None:
             far[(start + rows) // ratio :] = torch.nan
         chosen = lists(g, rows, start, ratio, count) if count else None
         given |= {"rows": far, "indices": chosen, "position": at}
+        if packed:
+            del given["rows"]
+            parts = random_rows(g, capacity, d, 2 * pairs, dtype)
+            given |= named("rows", spoilt(parts, (start + rows) // ratio))
         return given | {"window": window, "ratio": ratio, "scale": d**-0.5}
 
     exact = dtype == torch.float32
     return Operation(
-        f"{kind}-{heads}x{d}-{window}-at{start}-{capacity}:{ratio}:{count}-{dtype}",
-        getattr(kernel, kind),
-        getattr(oracle, kind),
+        f"{kind}-{heads}x{d}-{window}-at{start}-{capacity}:{ratio}:{count}-{dtype}"
+        + "-packed" * packed,
+        joining(getattr(kernel, kind)),
+        joining(getattr(oracle, kind)),
         make,
         rows=("queries", "indices"),
         rtol=1e-5 if exact else BF16_RTOL,
@@ -104,11 +115,12 @@ def choose_rows(
     ratio: int = 4,
     count: int = 16,
     dtype: torch.dtype = torch.bfloat16,
+    packed: bool = False,
     **options: object,
 ) -> Operation:
     """`kernels.indexer.choose` on small whole numbers: exact sums, and many scores are equal.
 
-    Keys that no row sees are NaN.
+    Keys are plain or `packed`; those that no row sees are NaN.
     """
     from kernels import indexer as kernel
     from kernels.oracle import indexer as oracle
@@ -119,12 +131,16 @@ def choose_rows(
         queries = torch.randint(-2, 3, (rows, heads, d), generator=g).to(dtype)
         weights = torch.randint(-4, 5, (rows, heads), generator=g) * 0.25
         given: Inputs = {"queries": queries, "keys": keys, "weights": weights}
+        if packed:
+            del given["keys"]
+            parts = random_keys(g, capacity, d)
+            given |= named("keys", spoilt(parts, (start + max(rows, 1)) // ratio))
         return given | {"position": torch.tensor([start]), "ratio": ratio, "count": count}
 
     return Operation(
-        f"choose-{count}-of-{capacity}x{heads}x{d}-at{start}:{ratio}-{dtype}",
-        kernel.choose,
-        oracle.choose,
+        f"choose-{count}-of-{capacity}x{heads}x{d}-at{start}:{ratio}-{dtype}" + "-packed" * packed,
+        joining(kernel.choose),
+        joining(oracle.choose),
         make,
         rows=("queries", "weights"),
         rtol=0.0,
