@@ -30,6 +30,38 @@ _WARM_ROWS, _WARM_START = (5, 96), 1024
 _NOT_FINITE = "The model produced logits that are not finite; the checkpoint is suspect."
 
 
+def layers_of(
+    geometry: Geometry,
+    weights: Weights,
+    config: EngineConfig,
+    operations: Operations | None = None,
+) -> Layers:
+    """The layers of a model as `config` launches them, by its kernels unless `operations` say."""
+    device = weights.embed.device
+    if operations is None:
+        from engine.device.tiles import Tiles  # Triton, which oracles do without
+
+        operations = Operations.kernels(device, Tiles(config, geometry))
+    return Layers(
+        geometry,
+        weights,
+        operations,
+        Tables.build(geometry, config.context, device),
+        dtype=DTYPES[config.dtype],
+        rounds=config.numerics != "exact",
+        shared_expert=config.shared_expert,
+    )
+
+
+@torch.inference_mode(False)  # memory that may be written in or out of that mode
+def seat_of(layers: Layers, head: DraftHead, config: EngineConfig, tally: Tally) -> Seat:
+    """Memory for one sequence at a time, and its launches over `layers`."""
+    device, packed = layers.weights.embed.device, config.key_format == "packed"
+    store = Store(layers.geometry, config.context, layers.dtype, device, packed=packed)
+    graphs = config.graph == "on" and device.type == "cuda"
+    return Seat(layers, head, store, tally, graphs=graphs)
+
+
 class TritonBackend:
     """`engine.backend.Backend` on a GPU, or under Triton's interpreter."""
 
@@ -45,15 +77,7 @@ class TritonBackend:
         self.tally = Tally()
         self.device = weights.embed.device
         self._dtype = DTYPES[config.dtype]
-        self.layers = Layers(
-            geometry,
-            weights,
-            operations or self._kernels(),
-            Tables.build(geometry, config.context, self.device),
-            dtype=self._dtype,
-            rounds=config.numerics != "exact",
-            shared_expert=config.shared_expert,
-        )
+        self.layers = layers_of(geometry, weights, config, operations)
         self.head = DraftHead(self.layers)
         self._free: list[Seat] = []
         self._seats: weakref.WeakKeyDictionary[State, Seat] = weakref.WeakKeyDictionary()
@@ -62,11 +86,6 @@ class TritonBackend:
 
             with Tiles(config, geometry).answered():
                 self.warm_up()
-
-    def _kernels(self) -> Operations:
-        from engine.device.tiles import Tiles  # Triton, which oracles do without
-
-        return Operations.kernels(self.device, Tiles(self.config, self.geometry))
 
     @property
     def drafts(self) -> bool:
@@ -83,12 +102,8 @@ class TritonBackend:
         weakref.finalize(state, self._free.append, seat)
         return state
 
-    @torch.inference_mode(False)  # memory that may be written in or out of that mode
     def _new_seat(self) -> Seat:
-        packed = self.config.key_format == "packed"
-        store = Store(self.geometry, self.config.context, self._dtype, self.device, packed=packed)
-        graphs = self.config.graph == "on" and self.device.type == "cuda"
-        return Seat(self.layers, self.head, store, self.tally, graphs=graphs)
+        return seat_of(self.layers, self.head, self.config, self.tally)
 
     @torch.inference_mode()
     def warm_up(self) -> None:

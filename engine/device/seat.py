@@ -141,6 +141,11 @@ class Seat:
             if not joint and rows > 1:
                 self.blocks(rows - 1, sampled=False)
 
+    def warm(self, rows: int) -> None:
+        """Run a step of `rows` without drafts once, so that capturing it compiles nothing."""
+        self.store.position.zero_()
+        self._decide(rows, sampled=False, drafting=False)
+
     def place(self, ids: Tensor) -> None:
         """Put `ids` int64 [m] on the device where the next launches read their rows."""
         self._ids[: len(ids)].copy_(ids)
