@@ -91,12 +91,12 @@ LEVERS: tuple[Lever, ...] = (
         "neither suite nor hold-out rises over the incumbent's",
     ),
     _arm(
-        "rate.low", {"rate": 0.001}, 0.05,
+        "rate.low", {"rate": 0.0003}, 0.05,
         "a third of the rate leaves what works in place",
         "tau is no higher: it has not moved far enough",
     ),
     _arm(
-        "rate.high", {"rate": 0.008}, 0.06,
+        "rate.high", {"rate": 0.003}, 0.06,
         "the starting head is far from good, so larger steps get further in as many",
         "tau falls or training diverges",
     ),

@@ -46,9 +46,9 @@ class Recipe:
     width: int = 0  # slots of a block that are trained; 0 takes the head's whole block
     anchors: int = 16  # blocks a sequence and step
     batch: int = 8  # sequences a step
-    steps: int = 400
+    steps: int = 500
     optimiser: str = "muon"  # for the FP8 matrices; all other tensors are AdamW's
-    rate: float = 3e-3  # AdamW's peak; muon's is `MUON_RATIO` times as high
+    rate: float = 1e-3  # AdamW's peak; muon's is `MUON_RATIO` times as high
     warm_up: float = 0.05  # share of the steps over which the rate rises
     share: float = 0.5  # of the captured corpus; so that there is twice as much for who asks
     seed: int = 1

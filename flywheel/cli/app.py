@@ -106,7 +106,7 @@ def run(
     ] = None,
     head_prompts: Annotated[
         int, typer.Option("--head-prompts", min=1, help="Prompts a category that heads learn from.")
-    ] = 16,
+    ] = 64,
     head_recipe: Annotated[
         str, typer.Option("--head-recipe", help="JSON that every head's recipe begins with.")
     ] = "{}",

@@ -47,7 +47,7 @@ class HeadOrder:
     ``prompts`` is how many each category gives. ``recipe`` lies under every lever's own.
     """
 
-    prompts: int = 16
+    prompts: int = 64
     max_new_tokens: int = 320
     temperature: float = 1.0
     device: str = "cpu"
