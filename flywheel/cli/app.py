@@ -143,6 +143,20 @@ def run(
             "--start", help="A field of the first configuration of a new ledger: FIELD=VALUE.",
         ),
     ] = None,
+    gate_workers: Annotated[
+        int,
+        typer.Option("--gate-workers", min=1, max=256, help="Processes for a patch's tests."),
+    ] = 1,
+    gate_minutes: Annotated[
+        float,
+        typer.Option("--gate-minutes", min=0.1, max=1e4, help="Limit of one set of those tests."),
+    ] = 60.0,
+    device_tests: Annotated[
+        str,
+        typer.Option(
+            "--device-tests", help="Which of a patch's tests on the device to run, as pytest -k.",
+        ),
+    ] = "",
     notify: TargetsOption = None,
     proposer: ProposersOption = None,
     proposer_attempts: AttemptsOption = ATTEMPTS,
@@ -167,6 +181,8 @@ def run(
         "heads": heads,
         "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
         "only": only, "new_campaign": new_campaign, "canaries": canaries or None, "start": start,
+        "gate_workers": gate_workers, "gate_minutes": gate_minutes,
+        "device_tests": device_tests or None,
         "notify": notify, "proposer": proposer, "proposer_attempts": proposer_attempts,
         "proposer_timeout_s": proposer_timeout_s, "proposer_network": proposer_network,
         "proposer_env": proposer_env,
@@ -191,6 +207,9 @@ def run(
         new_campaign=new_campaign,
         canaries=canaries,
         start=start,
+        gate_workers=gate_workers,
+        gate_minutes=gate_minutes,
+        device_tests=device_tests,
         notify=notify,
         proposers=proposer,
         terms=cli_propose.terms(

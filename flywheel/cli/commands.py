@@ -6,6 +6,7 @@ Apart from ``cli`` so that ``flywheel stop`` and ``--help`` answer without loadi
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shlex
@@ -34,7 +35,7 @@ from flywheel.heads.judge import sees_nothing
 from flywheel.ledger import views
 from flywheel.lever import Lever
 from flywheel.loop import daemon
-from flywheel.loop.order import HEADS_COMMAND, HeadOrder, Order, Session, best_json
+from flywheel.loop.order import HEADS_COMMAND, HeadOrder, Order, PatchOrder, Session, best_json
 from flywheel.propose.attempt import Terms
 from flywheel.propose.proposer import parse_all
 from flywheel.report import gather, tables
@@ -72,6 +73,9 @@ def run(
     new_campaign: bool,
     canaries: int,
     start: list[str] | None,
+    gate_workers: int,
+    gate_minutes: float,
+    device_tests: str,
     notify: list[str] | None,
     proposers: list[str] | None,
     terms: Terms,
@@ -136,6 +140,7 @@ def run(
             command=command_from(HEADS_VARIABLE, HEADS_COMMAND),
         ),
         server_command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
+        patches=patch_order(gate_workers, gate_minutes, device_tests),
     )
     clock = SystemClock()
     began_s = clock.monotonic_s()
@@ -271,6 +276,13 @@ def recipe_of(text: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise UsageError("--head-recipe must be a JSON object.")
     return value
+
+
+def patch_order(workers: int, minutes: float, device_tests: str) -> PatchOrder:
+    """How a patch's tests are run; UsageError where they cannot be spread over processes."""
+    if workers > 1 and importlib.util.find_spec("xdist") is None:
+        raise UsageError("--gate-workers needs pytest-xdist (pip install pytest-xdist).")
+    return PatchOrder(timeout_s=minutes * 60.0, workers=workers, device_tests=device_tests.strip())
 
 
 def command_from(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:

@@ -71,35 +71,46 @@ class Gating:
         self, step: NextBlock, files: Sequence[str], old: Tree, new: Tree
     ) -> Found | Failure | Wish:
         """Every gate in its order, up to the first that a patch of these files does not pass."""
+        asked = self._order.patches
         told: dict[str, Any] = {"tests": []}
         device = step.incumbent.get("backend") == "triton"
-        for tests in gates.chosen(self._order.patches.tests, files, device=device):
+        chosen = gates.chosen(asked.tests, files, device=device)
+        for tests in chosen:
             said = self._tests(step, tests, new)
             if isinstance(said, str):
                 # What the incumbent does not pass either is no fault of the patch.
                 before = self._tests(step, tests, old)
                 if isinstance(before, str):
                     return Failure("gate_broken", f"the tests of {tests.name}: {before}")
-                said = before if before is not None else f"the tests of {tests.name}: {said}"
+                said = f"the tests of {tests.name}: {said}" if before is True else before
             if isinstance(said, str):
                 return Found(told, said)
-            if said is not None:
+            if not isinstance(said, bool):
                 return said
-            told["tests"].append(tests.name)
+            if said:
+                told["tests"].append(tests.name)
+        needed = {tests.name for tests in chosen if tests.device}
+        if needed and not needed & set(told["tests"]):
+            return Failure("gate_empty", f"no test on the device matches {asked.device_tests!r}")
+        if needed and asked.device_tests:
+            told["device_tests"] = asked.device_tests
         return self._outputs(step, old, new, told)
 
     # -- tests -----------------------------------------------------------------------------
 
     def _tests(
         self, step: NextBlock, tests: gates.GateTests, tree: Tree
-    ) -> str | Failure | Wish | None:
-        """Run one set of tests in a worktree; why they do not pass, or None when they do."""
+    ) -> str | Failure | Wish | bool:
+        """Run one set of tests in a worktree: why they do not pass, or whether there were any."""
         if missing := [file for file in tests.files if not (tree.path / file).is_file()]:
             return Failure("gate_missing", f"{tree.revision[:12]} has no {missing[0]}")
+        asked = self._order.patches
         manifest = self._manifest(
             step, f"tests-{tests.name}", tree, {"gate": tests.name, "arms": []},
-            lambda run_dir: gates.argv(self._order.patches.command, tests),
-            self._order.patches.timeout_s,
+            lambda run_dir: gates.argv(
+                asked.command, tests, workers=asked.workers, device_tests=asked.device_tests
+            ),
+            asked.timeout_s,
         )  # fmt: skip
         attended = self._attended(manifest)
         if isinstance(attended, Wish | Failure):
@@ -108,9 +119,14 @@ class Gating:
         status = None if state is None else state.exit_status
         if status is None or status.status is None or status.timed_out or status.stopped:
             return Failure("gate_ended", f"the tests of {tests.name} did not come to an end")
+        tail = launch.stderr_tail(self._dir(manifest))
+        if status.status == 0 and tests.device and not gates.ran(tail):
+            return Failure("gate_skipped", f"the tests of {tests.name} all skip: no device is seen")
         if status.status == 0:
-            return None
-        lines = launch.stderr_tail(self._dir(manifest)).splitlines() or ["they said nothing"]
+            return True
+        if status.status == gates.NOTHING and tests.device and asked.device_tests:
+            return False
+        lines = tail.splitlines() or ["they said nothing"]
         failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
         return (failed or lines)[-1][:300]
 

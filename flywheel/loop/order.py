@@ -60,13 +60,17 @@ class HeadOrder:
 class PatchOrder:
     """How patches are gated on this box: the size of the output gate, and how tests are run.
 
-    ``tests`` are the files of tests by what a patch touches (``flywheel.patch.gates``).
+    ``tests`` are the files of tests by what a patch touches (``flywheel.patch.gates``);
+    ``timeout_s`` bounds one set of them, on ``workers`` processes. ``device_tests``, as pytest's
+    ``-k`` takes it, says which of those on the device are enough; empty: all.
     """
 
     shape: Shape = field(default_factory=Shape)
     tests: tuple[GateTests, ...] = TESTS
     command: tuple[str, ...] = PYTEST
     timeout_s: float = 3600.0
+    workers: int = 1
+    device_tests: str = ""
 
 
 @dataclass(frozen=True, slots=True)

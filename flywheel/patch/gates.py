@@ -7,6 +7,7 @@ the incumbent's own, since no patch may touch them.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,17 +19,24 @@ PYTEST = (
 )  # fmt: skip
 # Kernels run under Triton's interpreter where there is no device.
 INTERPRETED = ("env", "TRITON_INTERPRET=1")
+# What pytest exits with when it ran nothing.
+NOTHING = 5
+_PASSED = re.compile(r"\b[1-9]\d* passed\b")
 
 
 @dataclass(frozen=True, slots=True)
 class GateTests:
-    """Files of tests for patches that touch what `touches` matches; `device`: only where one is."""
+    """Files of tests for patches that touch what `touches` matches.
+
+    `device`: only where there is one. `alone`: each of several workers would fill the device.
+    """
 
     name: str
     touches: tuple[str, ...]
     files: tuple[str, ...]
     device: bool = False
     interpreted: bool = False
+    alone: bool = False
 
 
 TESTS: tuple[GateTests, ...] = (
@@ -49,13 +57,19 @@ TESTS: tuple[GateTests, ...] = (
         ),
         interpreted=True,
     ),
-    GateTests("device", ("engine/device/*", "kernels/*"), ("tests/cpu/test_device.py",)),
+    GateTests(
+        "device", ("engine/device/*", "kernels/*"), ("tests/cpu/test_device.py",),
+        interpreted=True,
+    ),
     GateTests(
         "gpu", ("kernels/*", "engine/device/*"),
         ("tests/gpu/test_kernels.py", "tests/gpu/test_kernel_attention.py",
-         "tests/gpu/test_kernel_ending.py", "tests/gpu/test_kernel_rings.py",
-         "tests/gpu/test_backend.py"),
+         "tests/gpu/test_kernel_ending.py", "tests/gpu/test_kernel_rings.py"),
         device=True,
+    ),
+    GateTests(
+        "backend", ("kernels/*", "engine/device/*"), ("tests/gpu/test_backend.py",),
+        device=True, alone=True,
     ),
 )  # fmt: skip
 
@@ -73,6 +87,22 @@ def chosen(
     return tuple(sorted(found, key=lambda one: one.device))
 
 
-def argv(command: Sequence[str], tests: GateTests) -> tuple[str, ...]:
-    """The command of one set of tests."""
-    return (*(INTERPRETED if tests.interpreted else ()), *command, *tests.files)
+def argv(
+    command: Sequence[str], tests: GateTests, *, workers: int = 1, device_tests: str = ""
+) -> tuple[str, ...]:
+    """The command of one set of tests.
+
+    `workers` are processes of pytest-xdist; `device_tests` is an expression as pytest's `-k` takes
+    it, for what runs on the device.
+    """
+    words = [*(INTERPRETED if tests.interpreted else ()), *command]
+    if workers > 1 and not tests.alone:
+        words += ["-n", str(workers)]
+    if tests.device and device_tests:
+        words += ["-k", device_tests]
+    return (*words, *tests.files)
+
+
+def ran(said: str) -> bool:
+    """Whether a test passed, by the last line that pytest said; with no device they all skip."""
+    return bool(_PASSED.search((said.splitlines() or [""])[-1]))

@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--full", action="store_true",
                         help=f"{LONG} campaigns a row (most of an hour)")
     parser.add_argument("--ordering", action="store_true",
-                        help="in which order are levers best tried? queues of 200, five orders "
+                        help="in which order are levers best tried? queues of 200, seven orders "
                         f"(--full: {QUEUES} queues a row, minutes)")
     parser.add_argument("--campaigns", type=_count(MOST_CAMPAIGNS),
                         help=f"campaigns a row (default {SHORT})")
@@ -255,7 +255,7 @@ def _shown(row: ordering.Ordered) -> str:
 
 
 def _print_ordering(found: Sequence[ordering.Ordered]) -> None:
-    names = tuple(ordering.ORDERS)
+    names = ordering.ORDERS
     table = Table(box=None, padding=(0, 1))
     table.add_column("area under gain by time, of the oracle's")
     for name in names:

@@ -57,9 +57,13 @@ LANDSCAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """One lever: `gain` is its true log gain where it applies, `predicted` a fraction."""
+    """One lever: `gain` is its true log gain where it applies, `predicted` a fraction.
+
+    `kin` is the truth of its family, which no order may look at but a bound.
+    """
 
     family: str
+    kin: Family
     gain: float
     predicted: float
     hot: bool
@@ -77,13 +81,16 @@ def draw(landscape: Landscape, dice: np.random.Generator) -> list[Prospect]:
     """The levers of one campaign, in the order in which they were declared: family by family."""
     sizes = dice.dirichlet(np.full(landscape.families, 2.0))
     members = np.sort(dice.choice(landscape.families, landscape.levers, p=sizes))
-    families = [_Family.draw(landscape, dice) for _ in range(landscape.families)]
+    families = [Family.draw(landscape, dice) for _ in range(landscape.families)]
     return [_prospect(landscape, f"f{k:02d}", families[k], dice) for k in members.tolist()]
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
-    """What the levers of one family have in common."""
+class Family:
+    """What the levers of one family have in common: `hits` of them gain, around `size` (a log).
+
+    `habit` is by how much their predictions are off (a log).
+    """
 
     hits: float
     size: float
@@ -94,7 +101,7 @@ class _Family:
     share: float
 
     @classmethod
-    def draw(cls, landscape: Landscape, dice: np.random.Generator) -> _Family:
+    def draw(cls, landscape: Landscape, dice: np.random.Generator) -> Family:
         """One family of a landscape."""
         a, b = landscape.hits * landscape.alike, (1 - landscape.hits) * landscape.alike
         hits, size, habit, pace = dice.beta(a, b), *dice.standard_normal(3)
@@ -114,7 +121,7 @@ class _Family:
 
 
 def _prospect(
-    landscape: Landscape, name: str, family: _Family, dice: np.random.Generator
+    landscape: Landscape, name: str, family: Family, dice: np.random.Generator
 ) -> Prospect:
     could = float(dice.exponential(family.size))
     place, guess = dice.random(), landscape.guess * dice.standard_normal()
@@ -124,6 +131,7 @@ def _prospect(
     stated = min(could * math.exp(family.habit + guess), 1.0)
     return Prospect(
         name,
+        family,
         gain,
         gain_fraction(stated),
         family.hot,

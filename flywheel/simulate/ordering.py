@@ -11,12 +11,14 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import fmean, stdev
 
 import numpy as np
 from scipy.special import stdtrit
 
 from flywheel.simulate.box import BASE as BOX, Machine
+from flywheel.simulate.informed import GAINS, Answer, FamiliesKnown, OddsKnown
 from flywheel.simulate.landscape import BASE, LANDSCAPES, Landscape, Prospect, draw
 from flywheel.simulate.ours import Campaign
 from flywheel.simulate.study import COINS, worker
@@ -27,6 +29,8 @@ from flywheel.statistics.forecast import Forecast, Idea, Past
 # Every lever is confirmed, so that the orders differ in nothing else.
 SETTINGS = replace(FULL, budget=BASE.levers)
 HORIZONS = (1.0, 0.25)
+# Levers of each true gain from which it is learnt how the rule answers.
+TRIALS = 40
 Curve = tuple[tuple[float, float], ...]
 Order = Callable[[Sequence[Prospect], Sequence[Past], np.random.Generator], int]
 
@@ -66,13 +70,42 @@ def oracle(open_: Sequence[Prospect], _past: Sequence[Past], _dice: np.random.Ge
     )
 
 
-ORDERS: dict[str, Order] = {
+SIMPLE: dict[str, Order] = {
     "ours": ours,
     "oracle": oracle,
     "largest prediction": predicted,
     "random": by_lot,
     "FIFO": fifo,
 }
+# What is to be known besides single levers: of every family the truth, or how families are drawn.
+FAMILIES_KNOWN, ODDS_KNOWN = "families known", "odds known"
+ORDERS = (*SIMPLE, FAMILIES_KNOWN, ODDS_KNOWN)
+
+
+def orders(landscape: Landscape, queue: Sequence[Prospect]) -> dict[str, Order]:
+    """Every order of ORDERS for one queue; the last two say what any could reach."""
+    answers = {hot: answer(hot=hot) for hot in (True, False)}
+    return {
+        **SIMPLE,
+        FAMILIES_KNOWN: FamiliesKnown(landscape, answers),
+        ODDS_KNOWN: OddsKnown(landscape, answers, queue),
+    }
+
+
+@cache
+def answer(*, hot: bool) -> Answer:
+    """How the rule answers to true gains on the box of this study, from levers of each size."""
+    dice = np.random.default_rng([zlib.crc32(b"answer"), int(hot)])
+    told: dict[float, list[tuple[float | None, int]]] = {gain: [] for gain in GAINS}
+    for _ in range(TRIALS):
+        # A campaign each, so that none has spent the error budget of a queue.
+        bench = Bench(Machine(BOX, dice), (dice.random(COINS) < 0.5).tolist())
+        for gain in dice.permutation(GAINS).tolist():
+            told[gain].append(bench.settle(gain, hot=hot))
+    return Answer(
+        tuple(fmean(claimed is not None for claimed, _ in told[gain]) for gain in GAINS),
+        tuple(fmean(loads for _, loads in told[gain]) for gain in GAINS),
+    )
 
 
 class Bench:
@@ -84,9 +117,13 @@ class Bench:
 
     def decide(self, one: Prospect) -> tuple[float | None, int]:
         """The claimed log gain of a promotion, or None; and the loads that it took."""
-        campaign, other = self._kinds[one.hot], self._kinds[not one.hot]
+        return self.settle(one.gain, hot=one.hot)
+
+    def settle(self, gain: float, *, hot: bool) -> tuple[float | None, int]:
+        """The same for a lever of that true log gain."""
+        campaign, other = self._kinds[hot], self._kinds[not hot]
         before = self._machine.loads
-        claimed = campaign.decide(Truth(one.gain))
+        claimed = campaign.decide(Truth(gain))
         # Both kinds draw on one error budget.
         other.budget = campaign.budget
         return claimed, self._machine.loads - before
@@ -139,7 +176,7 @@ def areas(landscape: Landscape, seed: int) -> dict[tuple[str, float], float]:
     """The area of every order on one queue, to every horizon of the longest campaign."""
     key = (seed, zlib.crc32(b"ordering"))
     queue = draw(landscape, np.random.default_rng([*key, 0]))
-    curves = {name: curve(queue, order, key) for name, order in ORDERS.items()}
+    curves = {name: curve(queue, order, key) for name, order in orders(landscape, queue).items()}
     longest = max(points[-1][0] for points in curves.values())
     return {
         (name, horizon): area(points, longest * horizon)

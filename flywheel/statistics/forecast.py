@@ -5,9 +5,10 @@
 P(win) is a Beta posterior of the lever's family. The prior that families share is itself learnt:
 a grid over its mean and strength, each point weighed by how well it explains every family's record
 (beta-binomial), so one family's luck says little while families are alike, and much once they are
-not. E[gain | win] is the stated estimate times how measured gains compared with predicted ones,
-the family's own ratio shrunk to everyone's. Minutes are loads, as many as hot or cold levers took,
-at the family's own pace. What nothing is known about starts from the constants below.
+not. E[gain | win] is the stated estimate times how measured gains compared with predicted ones:
+the family's own ratio shrunk to everyone's, and falling with the estimate as fast as it did so far,
+since of wild guesses the largest are the most overstated. Minutes are loads, as many as hot or cold
+levers took, at the family's own pace. What nothing is known about starts from the constants below.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _MEANS = betaincinv(1.0, 2.0, (np.arange(24) + 0.5) / 24)
 _STRENGTHS = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
 # How many promotions an assumed ratio of 1 (measured over predicted) is worth.
 _RATIO_WEIGHT = 2.0
+# The same for an assumed fall of 0, in promotions whose estimates are e times the typical one. It
+# is more, for only what could be seen was promoted: of small estimates that is the lucky part.
+_FALL_WEIGHT = 8.0
 # A ratio further from 1 than this is a slip of the pen, not a habit of the family.
 _RATIO_LIMIT = math.log(8.0)
 LOAD_MINUTES = 2.0
@@ -108,20 +112,23 @@ class Forecast:
         known = tuple(past)
         self._record: dict[str, tuple[int, int]] = _records(known)
         self._weights = _weigh(self._record.values())
-        self._ratio, self._ratios = _ratios(known)
+        self._odds: dict[tuple[int, int], float] = {}
+        self._misses = _misses(known)
         self._loads = {hot: _expected_loads(known, hot=hot) for hot in (True, False)}
         self._paces, pace = _paces(known)
         self._pace = pace if load_minutes is None else load_minutes
 
     def chance(self, family: str) -> float:
         """P(win) of a lever of that family."""
-        wins, tried = self._record.get(family, (0, 0))
-        odds = (_MEANS[:, None] * _STRENGTHS + wins) / (_STRENGTHS + tried)
-        return float((self._weights * odds).sum())
+        wins, tried = known = self._record.get(family, (0, 0))
+        if known not in self._odds:
+            odds = (_MEANS[:, None] * _STRENGTHS + wins) / (_STRENGTHS + tried)
+            self._odds[known] = float((self._weights * odds).sum())
+        return self._odds[known]
 
-    def scale(self, family: str) -> float:
-        """Measured over predicted gain, for a promotion of that family."""
-        return math.exp(self._ratios.get(family, self._ratio))
+    def scale(self, family: str, predicted: float) -> float:
+        """Measured over predicted gain, for a promotion of that family and estimate (fraction)."""
+        return self._misses.scale(family, predicted)
 
     def minutes(self, family: str, *, hot: bool, slow: bool) -> float:
         """Engine time until such a lever is decided."""
@@ -130,7 +137,7 @@ class Forecast:
 
     def priority(self, idea: Idea) -> Priority:
         """The terms for one open lever."""
-        scale = self.scale(idea.family)
+        scale = self.scale(idea.family, idea.predicted)
         gain = gain_fraction(log_gain(idea.predicted) * scale)
         if idea.ceiling is not None:
             gain = min(gain, idea.ceiling)
@@ -166,19 +173,51 @@ def _weigh(records: Iterable[tuple[int, int]]) -> np.ndarray:
     return np.asarray(weights / weights.sum())
 
 
-def _ratios(past: Sequence[Past]) -> tuple[float, Mapping[str, float]]:
-    """The log of measured over predicted gain: everyone's, and each family's shrunk to it."""
+@dataclass(frozen=True, slots=True)
+class _Misses:
+    """How measured gains compared with predicted ones. All are logs.
+
+    `common` is everyone's ratio at the estimate `typical`, `families` holds those that have one of
+    their own, and `fall` says by how much it is less for an estimate that is e times as large.
+    """
+
+    common: float
+    families: Mapping[str, float]
+    fall: float
+    typical: float
+
+    def scale(self, family: str, predicted: float) -> float:
+        """The ratio to expect of an estimate (a fraction); within the limit of a single one."""
+        ratio = self.families.get(family, self.common)
+        if predicted > 0:
+            ratio -= self.fall * (math.log(log_gain(predicted)) - self.typical)
+        return math.exp(max(-_RATIO_LIMIT, min(_RATIO_LIMIT, ratio)))
+
+
+def _misses(past: Sequence[Past]) -> _Misses:
+    """Fit to the promotions: one line for all, then a level of its own for each family."""
+    won = [one for one in past if one.gain is not None and one.gain > 0 and one.predicted > 0]
+    if not won:
+        return _Misses(0.0, {}, 0.0, 0.0)
+    stated = [math.log(log_gain(one.predicted)) for one in won]
+    ratios = [
+        max(-_RATIO_LIMIT, min(_RATIO_LIMIT, math.log(one.gain or 0.0) - x))
+        for one, x in zip(won, stated, strict=True)
+    ]
+    typical, middle = math.fsum(stated) / len(won), math.fsum(ratios) / len(won)
+    apart = [x - typical for x in stated]
+    along = math.fsum(-d * (r - middle) for d, r in zip(apart, ratios, strict=True))
+    # A larger estimate is never read as a smaller gain, nor as more than it says.
+    fall = max(0.0, min(1.0, along / (math.fsum(d * d for d in apart) + _FALL_WEIGHT)))
     logs: dict[str, list[float]] = defaultdict(list)
-    for one in past:
-        if one.gain is not None and one.gain > 0 and one.predicted > 0:
-            ratio = math.log(one.gain / log_gain(one.predicted))
-            logs[one.family].append(max(-_RATIO_LIMIT, min(_RATIO_LIMIT, ratio)))
-    count = sum(map(len, logs.values()))
-    common = math.fsum(map(math.fsum, logs.values())) / (count + _RATIO_WEIGHT)
-    return common, {
+    for one, d, ratio in zip(won, apart, ratios, strict=True):
+        logs[one.family].append(ratio + fall * d)
+    common = math.fsum(map(math.fsum, logs.values())) / (len(won) + _RATIO_WEIGHT)
+    families = {
         family: (math.fsum(found) + _RATIO_WEIGHT * common) / (len(found) + _RATIO_WEIGHT)
         for family, found in logs.items()
     }
+    return _Misses(common, families, fall, typical)
 
 
 def _expected_loads(past: Sequence[Past], *, hot: bool) -> float:

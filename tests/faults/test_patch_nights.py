@@ -183,7 +183,7 @@ def only(asked: Order, text: str) -> tuple[VariantRow, View, str]:
     _, history, said = session(asked, [patched(asked, text, "p")])
     assert worktrees(asked) == []
     assert git(asked.cwd, "for-each-ref", "refs/flywheel") == ""
-    assert best.fold(history).config == {}
+    assert best.fold(history).config == asked.first_config
     return ending(history, "p"), history, said
 
 
@@ -226,6 +226,64 @@ def test_tests_that_the_incumbent_fails_are_not_held_against_a_patch(tmp_path: P
     variant, _, said = only(order_in(tmp_path, tests=tests), faster(repo))
     assert variant.decision is not None, said
     assert (variant.decision.ending, variant.decision.code) == ("void", "gate_broken")
+
+
+ON_DEVICE = (GateTests("gpu", ("engine/*",), ("tests/test_gpu.py",), device=True),)
+SEES_NONE = """import pytest
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_rows(rows):
+    pytest.skip("no CUDA device")
+"""
+SEES_ONE = """from engine.model import twice
+
+
+def test_one():
+    assert twice(1) == 2
+
+
+def test_long():
+    raise AssertionError
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "narrowed", "code", "said"),
+    [
+        (SEES_NONE, "", "gate_skipped", "the tests of gpu all skip: no device is seen"),
+        (SEES_ONE, "rings", "gate_empty", "no test on the device matches 'rings'"),
+    ],
+)
+def test_a_patch_that_no_test_tried_on_the_device_is_not_measured(
+    tmp_path: Path, file: str, narrowed: str, code: str, said: str
+) -> None:
+    repo = repository(tmp_path / "repo", {"tests/test_gpu.py": file})
+    asked = order_in(tmp_path, tests=ON_DEVICE, first_config={"backend": "triton"})
+    asked = replace(asked, patches=replace(asked.patches, device_tests=narrowed))
+    variant, history, told = only(asked, faster(repo))
+    assert variant.decision is not None, told
+    assert (variant.decision.ending, variant.decision.code) == ("void", code)
+    assert said in variant.decision.sentence
+    assert history.patches == ()
+
+
+def test_the_tests_on_the_device_may_be_narrowed_which_is_kept_with_the_patch(
+    tmp_path: Path,
+) -> None:
+    repo = repository(tmp_path / "repo", {"tests/test_gpu.py": SEES_ONE})
+    asked = order_in(tmp_path, tests=ON_DEVICE, first_config={"backend": "triton"}, budget_runs=4)
+    asked = replace(asked, patches=replace(asked.patches, device_tests="one", workers=2))
+    harmful = diff(repo, "x + x", "x + x + x")
+    _, history, told = only(asked, harmful)
+    assert "the tests of gpu: FAILED tests/test_gpu.py::test_one" in told
+    assert [row.outcome for row in history.patches] == ["refused"]
+    made = patched(asked, faster(repo), "narrow")
+    _, history, told = session(asked, [made])
+    row = history.patches[-1]
+    assert (row.outcome, row.gates["tests"], row.gates["device_tests"]) == (
+        "admitted", ["gpu"], "one",
+    ), told  # fmt: skip
 
 
 def test_a_patch_that_no_longer_applies_is_deferred_at_once(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def record(family: str, wins: int, losses: int) -> list[Past]:
 def test_an_empty_ledger_gives_the_first_guesses() -> None:
     forecast = Forecast(())
     assert forecast.chance("tiles") == pytest.approx(1 / 3, abs=0.005)
-    assert forecast.scale("tiles") == 1.0
+    assert forecast.scale("tiles", 0.02) == 1.0
     assert forecast.minutes("tiles", hot=True, slow=False) == LOADS[True] * LOAD_MINUTES
     assert forecast.minutes("tiles", hot=False, slow=False) == LOADS[False] * LOAD_MINUTES
     assert forecast.minutes("tiles", hot=True, slow=True) == LOADS[True] * LOAD_MINUTES * SLOW_TIMES
@@ -63,8 +63,8 @@ def test_a_win_never_lowers_and_a_loss_never_raises_a_familys_odds(
 def test_estimates_are_scaled_by_how_earlier_ones_did() -> None:
     half = log_gain(0.02) / 2
     forecast = Forecast([past("tiles", gain=half)] * 6)
-    assert 0.5 < forecast.scale("tiles") < 0.65
-    assert forecast.scale("tiles") < forecast.scale("unheard") < 1.0
+    assert 0.5 < forecast.scale("tiles", 0.02) < 0.65
+    assert forecast.scale("tiles", 0.02) < forecast.scale("unheard", 0.02) < 1.0
     told = forecast.priority(Idea("tiles", 0.04))
     assert told.gain == pytest.approx(0.04 * told.scale, rel=0.02)
     assert "(predicted x 0.5" in told.sentence
@@ -73,8 +73,36 @@ def test_estimates_are_scaled_by_how_earlier_ones_did() -> None:
 
 def test_no_single_slip_of_the_pen_rules_a_family() -> None:
     forecast = Forecast([past("tiles", gain=0.2, predicted=1e-6)])
-    assert forecast.scale("tiles") <= 8.0
-    assert Forecast([past("tiles", gain=0.02, predicted=0.0)]).scale("tiles") == 1.0
+    assert forecast.scale("tiles", 1e-6) <= 8.0
+    assert Forecast([past("tiles", gain=0.02, predicted=0.0)]).scale("tiles", 0.02) == 1.0
+
+
+def test_where_large_estimates_were_the_most_overstated_they_are_scaled_down_most() -> None:
+    sizes = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
+    guesses = [past("tiles", gain=0.02, predicted=size) for size in sizes] * 4
+    wild, right = Forecast(guesses), Forecast(
+        [past("tiles", gain=log_gain(size), predicted=size) for size in sizes]
+    )
+    scales = [wild.scale("tiles", size) for size in sizes]
+    assert scales == sorted(scales, reverse=True)
+    assert scales[0] > 2 * scales[-1]
+    assert [right.scale("tiles", size) for size in sizes] == pytest.approx([1.0] * len(sizes))
+    gains = [wild.priority(Idea("tiles", size)).gain for size in sizes]
+    assert gains == sorted(gains)
+
+
+@given(
+    st.lists(st.tuples(st.floats(1e-6, 0.9), st.floats(1e-6, 2.0)), max_size=12),
+    st.floats(1e-6, 0.9),
+    st.floats(1.0, 20.0),
+)
+def test_of_two_levers_of_a_family_the_larger_estimate_never_promises_less(
+    won: list[tuple[float, float]], predicted: float, times: float
+) -> None:
+    forecast = Forecast([past("tiles", gain=gain, predicted=said) for said, gain in won])
+    larger = min(0.99, predicted * times)
+    small, large = (forecast.priority(Idea("tiles", said)).gain for said in (predicted, larger))
+    assert large >= small * (1 - 1e-9)
 
 
 def test_no_gain_is_expected_above_a_ceiling() -> None:

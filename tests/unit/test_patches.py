@@ -303,8 +303,8 @@ def test_a_worktree_of_the_users_own_is_never_touched(repo: Repository, tmp_path
 
 def test_the_device_comes_after_the_processor_and_only_where_there_is_one() -> None:
     names = [one.name for one in gates.chosen(gates.TESTS, ["kernels/rotary.py"], device=True)]
-    assert names[-1] == "gpu"
-    assert "gpu" not in [
+    assert names[-2:] == ["gpu", "backend"]
+    assert names[:-2] == [
         one.name for one in gates.chosen(gates.TESTS, ["kernels/rotary.py"], device=False)
     ]
     assert [one.name for one in gates.chosen(gates.TESTS, [MODEL], device=True)] == [
@@ -315,6 +315,44 @@ def test_the_device_comes_after_the_processor_and_only_where_there_is_one() -> N
 def test_every_file_of_the_gates_is_in_this_repository() -> None:
     root = Path(__file__).parents[2]
     assert all((root / file).is_file() for one in gates.TESTS for file in one.files)
+
+
+def test_tests_are_spread_over_processes_but_for_those_that_fill_the_device() -> None:
+    kernels, gpu, backend = (
+        next(one for one in gates.TESTS if one.name == name)
+        for name in ("kernels", "gpu", "backend")
+    )
+    spread = [gates.argv(("t",), one, workers=4) for one in (kernels, gpu, backend)]
+    assert [words[: -len(one.files)] for words, one in
+            zip(spread, (kernels, gpu, backend), strict=True)] == [
+        (*gates.INTERPRETED, "t", "-n", "4"), ("t", "-n", "4"), ("t",),
+    ]  # fmt: skip
+
+
+def test_only_what_runs_on_the_device_can_be_narrowed() -> None:
+    for one in gates.TESTS:
+        words = gates.argv(("t",), one, device_tests="rings or moe")
+        assert ("rings or moe" in words) == one.device
+
+
+def test_whatever_needs_the_interpreter_beside_a_device_is_given_it() -> None:
+    root = Path(__file__).parents[2]
+    for one in gates.TESTS:
+        if any("gates.interpreter()" in (root / file).read_text() for file in one.files):
+            assert one.interpreted, one.name
+
+
+@pytest.mark.parametrize(
+    ("said", "ran"),
+    [
+        ("..\n2 passed in 0.01s", True),
+        ("SKIPPED [3] x.py: no CUDA device\n683 passed, 3 skipped in 92.10s (0:01:32)", True),
+        ("SKIPPED [3] x.py: 9 passed\n3 skipped in 0.01s", False),
+        ("", False),
+    ],
+)
+def test_a_run_that_only_skipped_ran_nothing(said: str, ran: bool) -> None:
+    assert gates.ran(said) is ran
 
 
 def test_a_gate_asks_around_every_page_of_the_model_and_is_drawn_anew() -> None:
