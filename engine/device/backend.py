@@ -80,6 +80,7 @@ class TritonBackend:
         self.layers = layers_of(geometry, weights, config, operations)
         self.head = DraftHead(self.layers)
         self._free: list[Seat] = []
+        self._warm = False
         self._seats: weakref.WeakKeyDictionary[State, Seat] = weakref.WeakKeyDictionary()
         if self.device.type == "cuda":
             from engine.device.tiles import Tiles
@@ -102,15 +103,25 @@ class TritonBackend:
         weakref.finalize(state, self._free.append, seat)
         return state
 
+    @torch.inference_mode()
     def _new_seat(self) -> Seat:
-        return seat_of(self.layers, self.head, self.config, self.tally)
+        seat = seat_of(self.layers, self.head, self.config, self.tally)
+        if self._warm:
+            seat.capture(self.config.draft_width, joint=self._joint)
+        return seat
+
+    @property
+    def _joint(self) -> bool:
+        """Whether a round leaves nothing to the host."""
+        return self.config.verify_policy == "fixed"
 
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Compile every kernel and capture the graphs of a first seat, so that no request waits."""
         state = self.new_state()
         _, seat = self.seat(state)
-        seat.warm_up(self.config.draft_width, joint=self.config.verify_policy == "fixed")
+        seat.warm_up(self.config.draft_width, joint=self._joint)
+        self._warm = True
         for start, rows in self._warm_chunks():
             state.length = start
             self.prefill(state, [0] * (start + rows))
@@ -185,7 +196,7 @@ class TritonBackend:
         if simple is None:
             return self._chosen_by_host(mine, seat, sampler, token, width, drafting=drafting)
         noise = simple if simple.temperature > 0 else None
-        if width and self.config.verify_policy == "fixed":
+        if width and self._joint:
             drafted = outcome = seat.round(token, width, noise)
         else:
             drafted = self._offered(seat.draft(token, width, noise)) if width else _NOTHING

@@ -119,10 +119,7 @@ class Seat:
         return ran.x
 
     def warm_up(self, width: int, *, joint: bool) -> None:
-        """Run everything once as it will run, then capture what rounds of up to `width` drafts use.
-
-        `joint` rounds leave nothing to the host. What the store holds is lost.
-        """
+        """Run everything once as it will run, then `capture`. What the store holds is lost."""
         drafting, position = width > 0, self.store.position
         for sampled in (False, True):
             for rows in range(1, TILE + 1):
@@ -133,13 +130,27 @@ class Seat:
         for rows in range(1, TILE + 1):
             self._verify_open(rows)
             self._settle(rows, self._taps[:rows], drafting=drafting)
+        self.capture(width, joint=joint)
+
+    def capture(self, width: int, *, joint: bool) -> None:
+        """Make the graphs of greedy rounds of up to `width` drafts, so that none makes its own.
+
+        Of rounds without drafts too, whatever the width. `joint` rounds leave nothing to the host.
+        Every kernel must have run before.
+        """
+        self.steps(1, sampled=False, drafting=False)
         for rows in range(1, width + 2):
             if joint and rows > 1:
                 self.rounds(rows - 1, sampled=False)
             else:
-                self.steps(rows, sampled=False, drafting=drafting)
+                self.steps(rows, sampled=False, drafting=width > 0)
             if not joint and rows > 1:
                 self.blocks(rows - 1, sampled=False)
+
+    @property
+    def made(self) -> frozenset[Hashable]:
+        """What is ready to be launched, by kind and rows."""
+        return frozenset(self._known)
 
     def warm(self, rows: int) -> None:
         """Run a step of `rows` without drafts once, so that capturing it compiles nothing."""

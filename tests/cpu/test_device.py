@@ -79,6 +79,21 @@ def say(
     return [token for commit in commits for token in commit.tokens]
 
 
+@pytest.mark.parametrize("policy", ["fixed", "margin"])
+def test_a_second_sequence_finds_its_launches_made_like_the_first(make: Make, policy: str) -> None:
+    by = make(verify_policy=policy)
+    by.warm_up()
+    first, second = (by.seat(state)[1] for state in (by.new_state(), by.new_state()))
+    rounds = {("step", 1, False, drafting) for drafting in (False, True)}
+    kinds = {"round"} if policy == "fixed" else {"step", "draft"}
+    assert second.made >= rounds
+    assert {kind for kind, *_ in second.made if kind != "step"} == kinds - {"step"}
+    assert second.made == first.made
+    assert say(by, TEXT[:9], 12)
+    used = by.seat(by.new_state())[1]  # the sequence before has left its place
+    assert used.made == first.made
+
+
 # ------------------------------------------------------------------ what is committed
 
 
