@@ -154,6 +154,8 @@ def run(
     wall_s, session.cpu_s = clock.monotonic_s() - began_s, time.process_time()
     with contextlib.suppress(FlywheelError):
         levers = chosen(cli_levers.known(path), only)
+    if heads:  # what it does not try is not next in its queue
+        levers = tuple(lever for lever in levers if lever.kind == "head")
     document = _document(path, levers)
     # A terminal that is gone by now takes nothing from what the night was worth.
     with forgiven():

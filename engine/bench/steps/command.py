@@ -169,7 +169,7 @@ def compared(
 def _config(geometry: Geometry, fields: Mapping[str, Any]) -> EngineConfig:
     """A decode step's configuration with `fields`; ConfigError where no step of it is timed."""
     asked = {"backend": "triton", "dtype": "bfloat16", "context": CONTEXT}
-    config = EngineConfig.parse(asked | fields).effective(geometry, cores=1)
+    config = EngineConfig.parse({**asked, **fields}).effective(geometry, cores=1)
     if config.backend != "triton":
         raise ConfigError(f"Steps are of backend 'triton'; a choice asks for {config.backend!r}.")
     if config.context < LEAST_CONTEXT:
