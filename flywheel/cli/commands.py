@@ -100,6 +100,8 @@ def run(
 
     # A mistake in what is declared is said at once.
     levers = chosen(cli_levers.known(path), only)
+    if heads and only and not any(lever.kind == "head" for lever in levers):
+        raise UsageError("--heads tries heads, and --only names none.")
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
     asked = parse_all(proposers or ())

@@ -269,3 +269,12 @@ def test_a_session_of_heads_tells_of_no_other_levers(
     assert cli.main(["run", "--ledger", str(tmp_path / "l.db"), "--heads"]) == 0
     assert set(told) == {"head"}
     assert "Stopped" in capsys.readouterr().out
+
+
+def test_heads_and_only_other_levers_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "--ledger", str(tmp_path / "l.db"), "--heads", "--only", "hyper.host"]
+    assert cli.main(words) == 2
+    assert "--heads tries heads, and --only names none" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
