@@ -10,7 +10,9 @@ import importlib.util
 import json
 import os
 import shlex
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from flywheel.ledger import views
 from flywheel.lever import Lever
 from flywheel.loop import daemon
 from flywheel.loop.order import HEADS_COMMAND, HeadOrder, Order, PatchOrder, Session, best_json
+from flywheel.patch.gates import PYTEST
 from flywheel.propose.attempt import Terms
 from flywheel.propose.proposer import parse_all
 from flywheel.report import gather, tables
@@ -54,6 +57,7 @@ FIELDS_VARIABLE = "FLYWHEEL_FIELDS"
 FIELDS_COMMAND = (sys.executable, "-m", "engine.fields")
 SERVER_VARIABLE = "FLYWHEEL_SERVER"
 HEADS_VARIABLE = "FLYWHEEL_HEADS"
+_PYTEST_S, _PYTEST_REFUSED = 60.0, 4
 
 
 def run(
@@ -96,6 +100,8 @@ def run(
 
     # A mistake in what is declared is said at once.
     levers = chosen(cli_levers.known(path), only)
+    if heads and only and not any(lever.kind == "head" for lever in levers):
+        raise UsageError("--heads tries heads, and --only names none.")
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
     asked = parse_all(proposers or ())
@@ -150,6 +156,8 @@ def run(
     wall_s, session.cpu_s = clock.monotonic_s() - began_s, time.process_time()
     with contextlib.suppress(FlywheelError):
         levers = chosen(cli_levers.known(path), only)
+    if heads:  # what it does not try is not next in its queue
+        levers = tuple(lever for lever in levers if lever.kind == "head")
     document = _document(path, levers)
     # A terminal that is gone by now takes nothing from what the night was worth.
     with forgiven():
@@ -279,10 +287,29 @@ def recipe_of(text: str) -> dict[str, object]:
 
 
 def patch_order(workers: int, minutes: float, device_tests: str) -> PatchOrder:
-    """How a patch's tests are run; UsageError where they cannot be spread over processes."""
+    """How a patch's tests are run; UsageError for what pytest would not take, hours from now."""
+    device_tests = device_tests.strip()
+    if device_tests:
+        _check_expression(device_tests)
     if workers > 1 and importlib.util.find_spec("xdist") is None:
         raise UsageError("--gate-workers needs pytest-xdist (pip install pytest-xdist).")
-    return PatchOrder(timeout_s=minutes * 60.0, workers=workers, device_tests=device_tests.strip())
+    return PatchOrder(timeout_s=minutes * 60.0, workers=workers, device_tests=device_tests)
+
+
+def _check_expression(text: str) -> None:
+    """Ask pytest itself, in a folder without tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = (*PYTEST, "--collect-only", "-c", os.devnull, "--rootdir", folder, "-k", text)
+        try:
+            done = subprocess.run(
+                words, cwd=folder, capture_output=True, text=True, timeout=_PYTEST_S, check=False
+            )
+        except (OSError, ValueError, subprocess.SubprocessError):
+            return  # the first gate will say
+    if done.returncode == _PYTEST_REFUSED:
+        said = [line for line in done.stderr.splitlines() if "error:" in line.lower()]
+        why = said[-1].rpartition(f"{text}: ")[2] if said else "pytest does not take it"
+        raise UsageError(f"--device-tests {text!r} is no expression of pytest's -k: {why}.")
 
 
 def command_from(variable: str, default: tuple[str, ...]) -> tuple[str, ...]:

@@ -90,6 +90,9 @@ def _study(asked: argparse.Namespace) -> int:
 
 
 def _ordering(asked: argparse.Namespace) -> int:
+    for option, value in (("--docs", asked.docs), ("--from", asked.stored)):
+        if value is not None:
+            raise UsageError(f"{option} goes without --ordering.")
     queues = asked.campaigns or (QUEUES if asked.full else SHORT)
     if asked.out is not None:
         paper.writable(asked.out)
@@ -165,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
                         f"(--full: {QUEUES} queues a row, minutes)")
     parser.add_argument("--campaigns", type=_count(MOST_CAMPAIGNS),
                         help=f"campaigns a row (default {SHORT})")
-    parser.add_argument("--seed", type=int, default=1, help="the first campaign's seed")
+    parser.add_argument("--seed", type=_seed, default=1, help="the first campaign's seed")
     parser.add_argument("--processes", type=_count(MOST_PROCESSES), default=1,
                         help="worker processes")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
@@ -186,6 +189,12 @@ def _count(most: int) -> Callable[[str], int]:
         return value
 
     return read
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is no seed: a number from 0 up")
+    return int(text)
 
 
 def _progress(*, quiet: bool) -> Progress:

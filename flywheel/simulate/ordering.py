@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean, stdev
@@ -21,7 +20,7 @@ from flywheel.simulate.box import BASE as BOX, Machine
 from flywheel.simulate.informed import GAINS, Answer, FamiliesKnown, OddsKnown
 from flywheel.simulate.landscape import BASE, LANDSCAPES, Landscape, Prospect, draw
 from flywheel.simulate.ours import Campaign
-from flywheel.simulate.study import COINS, worker
+from flywheel.simulate.study import COINS, pool
 from flywheel.simulate.truth import Truth
 from flywheel.statistics.campaign import FULL
 from flywheel.statistics.forecast import Forecast, Idea, Past
@@ -219,7 +218,7 @@ def study(
 def _spread(
     tasks: Sequence[tuple[Landscape, int]], processes: int
 ) -> Iterator[dict[tuple[str, float], float]]:
-    with ProcessPoolExecutor(processes, initializer=worker) as workers:
+    with pool(processes) as workers:
         yield from workers.map(areas, *zip(*tasks, strict=True))
 
 

@@ -7,7 +7,9 @@ import signal
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 import numpy as np
 
@@ -88,11 +90,32 @@ def study(
 
 
 def _spread(tasks: list[tuple[Row, int]], processes: int) -> Iterator[Outcome]:
-    with ProcessPoolExecutor(processes, initializer=worker) as workers:
+    with pool(processes) as workers:
         yield from workers.map(_one, tasks)
 
 
-def worker() -> None:
+@contextmanager
+def pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes, which end with the block.
+
+    Only the first Ctrl-C is answered: an end of theirs that is broken off waits for ever.
+    """
+    before = signal.getsignal(signal.SIGINT)
+
+    def once(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signum, signal.SIG_IGN)
+        (before if callable(before) else signal.default_int_handler)(signum, frame)
+
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, once)
+    try:
+        with ProcessPoolExecutor(processes, initializer=_worker) as workers:
+            yield workers
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _worker() -> None:
     """Begin a worker process."""
     os.nice(10)
     # Ctrl-C reaches the whole group; the parent alone answers it, when what is begun has ended.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from engine.bench import steps
-from engine.bench.steps import BASE, Options, as_json, compared, parsed
+from engine.bench.steps import command as steps
+from engine.bench.steps.command import BASE, Options, as_json, compared, parsed
 from engine.errors import ConfigError
 
 
@@ -28,6 +29,11 @@ def test_a_choice_has_fields_whose_values_may_have_signs_of_their_own() -> None:
         (["--choice", "graph=maybe"], "graph must be one of on, off"),
         (["--layers", "0"], "Geometry k160 has 1 to 43 layers; got 0"),
         (["--synthetic", "k7"], "k7"),
+        (["--choice", ""], "A choice is FIELD=VALUE, several apart by spaces; got none"),
+        (["--choice", BASE], "A choice is FIELD=VALUE, several apart by spaces; got 'as'"),
+        (["--choice", "graph=on graph=off"], "names graph twice"),
+        (["--choice", "backend=torch"], "Steps are of backend 'triton'"),
+        (["--choice", "context=64"], "needs a context of at least"),
     ],
 )
 def test_what_cannot_be_timed_is_said_in_one_sentence_before_anything_is_made(
@@ -38,6 +44,17 @@ def test_what_cannot_be_timed_is_said_in_one_sentence_before_anything_is_made(
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
+
+
+def test_a_tile_that_no_kernel_has_is_refused_before_weights_are_made(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="TRITON MISSING: NO STEP IS TIMED HERE")
+    from engine.device import requirement
+
+    monkeypatch.setattr(requirement, "device", lambda: torch.device("cpu"))
+    assert steps.main(["--choice", "tile_down=speed=1"]) == 2
+    assert "tile_down has no 'speed'" in capsys.readouterr().err
 
 
 def test_medians_are_told_beside_the_engine_as_it_is() -> None:

@@ -15,6 +15,7 @@ from flywheel.cli.terminal import finite, sentence
 from flywheel.errors import FlywheelError, LeverError, UsageError
 from flywheel.ledger.store import Ledger
 from flywheel.loop import glance
+from flywheel.loop.order import Session
 
 
 def flywheel(*words: str) -> int:
@@ -255,3 +256,25 @@ def test_bytes_that_are_no_text_are_a_mistake(
     assert flywheel("run") == 2
     assert "is not UTF-8" in capsys.readouterr().err
     assert list(Path().iterdir()) == []
+
+
+def test_a_session_of_heads_tells_of_no_other_levers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(commands.daemon, "run", lambda *_, **__: Session("", reason="spent"))
+    monkeypatch.setattr(
+        commands, "_document", lambda _, levers: told.extend(lever.kind for lever in levers)
+    )
+    assert cli.main(["run", "--ledger", str(tmp_path / "l.db"), "--heads"]) == 0
+    assert set(told) == {"head"}
+    assert "Stopped" in capsys.readouterr().out
+
+
+def test_heads_and_only_other_levers_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "--ledger", str(tmp_path / "l.db"), "--heads", "--only", "hyper.host"]
+    assert cli.main(words) == 2
+    assert "--heads tries heads, and --only names none" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())

@@ -11,6 +11,7 @@ import pytest
 from repositories import MODEL, branch, edited, git, repository
 
 from flywheel.box import identity
+from flywheel.cli import commands
 from flywheel.cli.app import main
 from flywheel.errors import LeverError, PatchError, UsageError
 from flywheel.files import dump, write_atomic
@@ -333,6 +334,23 @@ def test_only_what_runs_on_the_device_can_be_narrowed() -> None:
     for one in gates.TESTS:
         words = gates.argv(("t",), one, device_tests="rings or moe")
         assert ("rings or moe" in words) == one.device
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("moe and (", "got end of input"), ("it's", "closing quote"), ("-x", "expected one argument")],
+)
+def test_an_expression_that_pytest_does_not_take_is_refused_before_the_night(
+    text: str, why: str
+) -> None:
+    with pytest.raises(UsageError, match="is no expression of pytest's -k") as refused:
+        commands.patch_order(1, 60.0, text)
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_expression_that_pytest_takes_is_kept_as_it_is_said() -> None:
+    assert commands.patch_order(1, 1.0, " moe or not rings ").device_tests == "moe or not rings"
 
 
 def test_whatever_needs_the_interpreter_beside_a_device_is_given_it() -> None:

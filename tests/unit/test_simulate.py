@@ -6,6 +6,7 @@ Seeds are fixed and campaigns few; the long study is in docs/measurements/simula
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from flywheel.loop import planned
 from flywheel.simulate import command as program, informed, landscape, ordering, page, plot
 from flywheel.simulate.box import BOXES, Box, Machine
 from flywheel.simulate.outcome import Outcome, Summary, summarise
-from flywheel.simulate.study import Row, campaign, rows, study
+from flywheel.simulate.study import Row, campaign, pool, rows, study
 from flywheel.simulate.truth import draw
 from flywheel.statistics.campaign import QUICK
 
@@ -334,3 +335,32 @@ def test_nothing_to_shuffle_is_told_as_that(
     Ledger.open(tmp_path / "l.db").close()
     assert program.main(["--permute", str(tmp_path / "l.db"), "--campaigns", "1"]) == 0
     assert "no verdict of this ledger can be shuffled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seed", ["-5", "x", "9" * 19])
+def test_a_seed_that_no_dice_take_is_refused(
+    seed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        program.main(["--ordering", f"--seed={seed}"])
+    assert end.value.code == 2
+    assert "is no seed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--docs", "--from"])
+def test_an_option_without_effect_on_orders_is_refused(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(["--ordering", "--campaigns", "1", option, str(tmp_path)]) == 2
+    assert f"{option} goes without --ordering" in capsys.readouterr().err
+
+
+def test_a_second_interrupt_does_not_break_off_the_end_of_the_workers() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), pool(1) as workers:  # noqa: PT012
+        assert workers.submit(abs, -1).result() == 1
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 LAYERS = 20  # their weights are many times what a cache holds, and all choices fit one load
 CONTEXT, START = 1024, 64
 TURNS, REPEATS = 12, 5
+LEAST_CONTEXT = START + (REPEATS + 2) * TILE  # no step may leave the memory of its state
 BASE = "as it is"
 
 
@@ -73,6 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EngineError as error:
         print(error, file=sys.stderr)
         return 2
+    except torch.OutOfMemoryError:
+        print("All choices do not fit the GPU's memory together; ask for fewer.", file=sys.stderr)
+        return 2
     if given.json:
         print(
             json.dumps(
@@ -94,7 +98,11 @@ def parsed(choice: str) -> dict[str, Any]:
         name, sign, value = part.partition("=")
         if not sign:
             raise ConfigError(f"A choice is FIELD=VALUE, several apart by spaces; got {part!r}.")
+        if name in fields:
+            raise ConfigError(f"The choice {choice!r} names {name} twice.")
         fields[name] = _value(name, value)
+    if not fields:
+        raise ConfigError("A choice is FIELD=VALUE, several apart by spaces; got none.")
     EngineConfig.parse(fields)
     return fields
 
@@ -115,14 +123,19 @@ def run(options: Options) -> list[Timed]:
     Raises ConfigError and DeviceError where it cannot run, before anything is made.
     """
     from engine.device import memory, requirement, synthetic
+    from engine.device.operations import Operations
     from engine.device.tiles import Tiles
 
     geometry = synthetic.geometry(options.name, options.layers)
-    configs = {choice: _config(geometry, choice) for choice in (BASE, *options.choices)}
+    configs = {BASE: _config(geometry, {})}
+    configs |= {choice: _config(geometry, parsed(choice)) for choice in options.choices}
     device = requirement.device()
+    for config in configs.values():
+        Operations.kernels(device, Tiles(config, geometry))
     if device.type != "cuda":
         raise ConfigError("Steps are timed on a GPU; here kernels are interpreted.")
-    memory.check(geometry, configs[BASE], device)
+    for config in configs.values():
+        memory.check(geometry, config, device)
     weights = synthetic.generate(geometry, device=device)
     steps: dict[tuple[str, int], tuple[Seat, Launches[Any]]] = {}
     for choice, config in configs.items():
@@ -153,11 +166,17 @@ def compared(
     return found
 
 
-def _config(geometry: Geometry, choice: str) -> EngineConfig:
-    """The configuration that `choice` makes of a decode step's; ConfigError if it makes none."""
+def _config(geometry: Geometry, fields: Mapping[str, Any]) -> EngineConfig:
+    """A decode step's configuration with `fields`; ConfigError where no step of it is timed."""
     asked = {"backend": "triton", "dtype": "bfloat16", "context": CONTEXT}
-    fields = {} if choice == BASE else parsed(choice)
-    return EngineConfig.parse(asked | fields).effective(geometry, cores=1)
+    config = EngineConfig.parse({**asked, **fields}).effective(geometry, cores=1)
+    if config.backend != "triton":
+        raise ConfigError(f"Steps are of backend 'triton'; a choice asks for {config.backend!r}.")
+    if config.context < LEAST_CONTEXT:
+        raise ConfigError(
+            f"A timed step needs a context of at least {LEAST_CONTEXT}; got {config.context}."
+        )
+    return config
 
 
 def _seat(geometry: Geometry, weights: Weights, config: EngineConfig) -> Seat:
@@ -220,7 +239,7 @@ def _rows(text: str) -> tuple[int, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m engine.bench.steps",
-        description=__doc__,
+        description=__doc__.partition(": ")[2],
         epilog="example: --choice tile_down=columns=16 --choice 'shared_expert=stream graph=on'",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -235,7 +254,3 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Choices of a configuration timed inside a step."""
