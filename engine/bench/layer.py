@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine import lease
+from engine.bench.answer import answered
 from engine.config import EngineConfig
-from engine.errors import DeviceBusy, EngineError
 
 LAYERS = 6  # window alone twice, then both kinds of compression twice
 CONTEXT = 1024
@@ -23,7 +23,8 @@ CONTEXT = 1024
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a JSON object for every number of rows; exit status 2 or 3 as `engine.bench`."""
     given = _parser().parse_args(arguments)
-    try:
+
+    def tell() -> None:
         from engine.bench import synthetic  # Triton, which other machines may lack
 
         options = synthetic.Options(
@@ -35,18 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         with lease.held("engine.bench.layer"):
             result = synthetic.run(options, lambda line: print(line, file=sys.stderr))
-    except DeviceBusy as error:
-        print(error, file=sys.stderr)
-        return 3
-    except ImportError as error:
-        print(f"The triton backend cannot run here: {error}.", file=sys.stderr)
-        return 2
-    except EngineError as error:
-        print(error, file=sys.stderr)
-        return 2
-    for line in lines(result):
-        print(json.dumps(line))
-    return 0
+        for line in lines(result):
+            print(json.dumps(line))
+
+    return answered(tell)
 
 
 def lines(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -22,8 +22,9 @@ from rich.table import Table
 
 from engine import lease
 from engine.bench import machine
+from engine.bench.answer import answered
 from engine.config import CHOICES, RANGES, EngineConfig
-from engine.errors import ConfigError, DeviceBusy, EngineError
+from engine.errors import ConfigError
 from engine.state import TILE
 
 if TYPE_CHECKING:
@@ -62,30 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for every choice; exit status 2 or 3 as `engine.bench`."""
     given = _parser().parse_args(arguments)
     options = Options(given.synthetic, given.layers, given.rows, tuple(given.choice))
-    try:
+
+    def tell() -> None:
         with lease.held("engine.bench.steps"), torch.inference_mode():
             found = run(options)
-    except DeviceBusy as error:
-        print(error, file=sys.stderr)
-        return 3
-    except ImportError as error:
-        print(f"The triton backend cannot run here: {error}.", file=sys.stderr)
-        return 2
-    except EngineError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except torch.OutOfMemoryError:
-        print("All choices do not fit the GPU's memory together; ask for fewer.", file=sys.stderr)
-        return 2
-    if given.json:
-        print(
-            json.dumps(
-                {"layers": options.layers, "machine": machine.facts(), "result": as_json(found)}
-            )
-        )
-    else:
-        show(found)
-    return 0
+        if given.json:
+            told = {"layers": options.layers, "machine": machine.facts(), "result": as_json(found)}
+            print(json.dumps(told))
+        else:
+            show(found)
+
+    return answered(tell)
 
 
 def parsed(choice: str) -> dict[str, Any]:
