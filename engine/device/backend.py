@@ -76,7 +76,6 @@ class TritonBackend:
         self.config = config
         self.tally = Tally()
         self.device = weights.embed.device
-        self._dtype = DTYPES[config.dtype]
         self.layers = layers_of(geometry, weights, config, operations)
         self.head = DraftHead(self.layers)
         self._free: list[Seat] = []

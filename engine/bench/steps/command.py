@@ -8,6 +8,7 @@ look for levers; verdicts come from `flywheel run`.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
@@ -211,8 +212,8 @@ def show(found: Sequence[Timed]) -> None:
         table.add_column(f"{rows} rows, us", justify="right")
         table.add_column("a layer", justify="right")
     for one in found:
-        cells = [f"{us:.1f}  {one.layer_us[rows]:+.2f}".split() for rows, us in one.us.items()]
-        table.add_row(one.choice, *(cell for pair in cells for cell in pair))
+        cells = [(f"{us:.1f}", f"{one.layer_us[rows]:+.2f}") for rows, us in one.us.items()]
+        table.add_row(one.choice, *itertools.chain(*cells))
     Console().print(table)
 
 
