@@ -203,6 +203,11 @@ _ANSWER_DISTINCT: Final = 0.7
 _PROMPT_TOKENS: Final = 24
 
 
+def worth_asking(answer: Sequence[int]) -> bool:
+    """Whether a generator's own answer is of the length and variety that suites are made of."""
+    return len(answer) in _ANSWER_TOKENS and distinct_4gram(answer) >= _ANSWER_DISTINCT
+
+
 def candidates(plan: Plan, tokenizer: Tokenizer) -> Iterator[tuple[str, Chat]]:
     """Ids and chats of a plan: the first samples of its seeds that are worth measuring."""
     from engine.train.corpus.build import MAKERS, asked
@@ -217,7 +222,7 @@ def candidates(plan: Plan, tokenizer: Tokenizer) -> Iterator[tuple[str, Chat]]:
             answer = whole[len(prompt) :]
             if len(tokenizer.encode(asked(sample))) < _PROMPT_TOKENS:
                 continue
-            if len(answer) in _ANSWER_TOKENS and distinct_4gram(answer) >= _ANSWER_DISTINCT:
+            if worth_asking(answer):
                 yield f"{category}-{kept}", sample
                 kept += 1
             if kept == plan.per_category:

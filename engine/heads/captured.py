@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,14 @@ class Batch:
     """B sequences padded to one length T, and the anchors drawn in each."""
 
     ids: Tensor  # int64 [B, T + 1]
-    taps: Tensor  # [B, T, taps * hidden]
-    hidden: Tensor  # [B, T, hidden]
+    taps: Tensor  # [B, T, taps * hidden], as stored
+    hidden: Tensor  # [B, T, hidden], as stored
     lengths: Tensor  # int64 [B]: ids that are real
     anchors: Tensor  # int64 [B, A]: last position whose taps a block may see
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on another device."""
+        return Batch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +106,18 @@ class Captured:
         )  # fmt: skip
 
     def batch(
-        self, number: int, count: int, anchors: int, *, seed: int, device: torch.device
+        self, number: int, count: int, anchors: int, *, seed: int, multiple: int = 1
     ) -> Batch:
-        """Batch `number` of an endless sequence of epochs, each in an order of its own.
+        """Batch `number` of an endless sequence of epochs, each in an order of its own, on the CPU.
 
-        `anchors` of the reply's positions are drawn a sequence, with replacement.
+        `anchors` of the reply's positions are drawn a sequence, with replacement. The length is
+        filled up to a `multiple`.
         """
         chosen = [self._drawn(number * count + i, seed) for i in range(count)]
         items = [self.item(place) for place in chosen]
         random = torch.Generator().manual_seed(seed * 9_176_867 + number)
         drawn = [draw_anchors(item, anchors, random) for item in items]
-        return collate(items, drawn, device)
+        return collate(items, drawn, multiple=multiple)
 
     def _drawn(self, position: int, seed: int) -> int:
         epoch, place = divmod(position, len(self))
@@ -126,9 +131,12 @@ def draw_anchors(item: Item, count: int, random: torch.Generator) -> Tensor:
     return first + torch.randint(0, max(1, last - first + 1), (count,), generator=random)
 
 
-def collate(items: Sequence[Item], anchors: Sequence[Tensor], device: torch.device) -> Batch:
-    """Pad to the longest with zeros; no anchor of a sequence sees beyond its own end."""
+def collate(
+    items: Sequence[Item], anchors: Sequence[Tensor], *, multiple: int = 1
+) -> Batch:
+    """Pad to a `multiple` with zeros; no anchor of a sequence sees beyond its own end."""
     length = max(len(item.taps) for item in items)
+    length += -length % multiple
 
     def padded(rows: Tensor, size: int) -> Tensor:
         out = rows.new_zeros(size, *rows.shape[1:])
@@ -136,9 +144,9 @@ def collate(items: Sequence[Item], anchors: Sequence[Tensor], device: torch.devi
         return out
 
     return Batch(
-        torch.stack([padded(i.ids, length + 1) for i in items]).to(device),
-        torch.stack([padded(i.taps, length) for i in items]).float().to(device),
-        torch.stack([padded(i.hidden, length) for i in items]).float().to(device),
-        torch.tensor([len(i.ids) for i in items], device=device),
-        torch.stack(list(anchors)).to(device),
+        torch.stack([padded(i.ids, length + 1) for i in items]),
+        torch.stack([padded(i.taps, length) for i in items]),
+        torch.stack([padded(i.hidden, length) for i in items]),
+        torch.tensor([len(i.ids) for i in items]),
+        torch.stack(list(anchors)),
     )

@@ -1,32 +1,32 @@
 """The prompts that the target is to answer: balanced over the categories, none of them a measure.
 
 A prompt is refused when its user text shares a single n-gram of token ids with a prompt of the
-suite or the hold-out, so a head can never have been trained on what it is judged by.
+suite or the hold-out, so a head can never have been trained on what it is judged by. The
+generators' prompts get a second chance in other words (`rewording`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engine import chat
 from engine.errors import ConfigError, EngineError
+from engine.heads import rewording
 from engine.heads.stage import Stage, StageRefused
-from engine.suite import ASSETS, CATEGORIES, PLANS, Suite
+from engine.suite import ASSETS, CATEGORIES, PLANS, Suite, worth_asking
 from engine.tokenizer import Tokenizer
 from engine.train.card import sha256
-from engine.train.corpus.build import GENERATOR_VERSION, MAKERS
+from engine.train.corpus.build import GENERATOR_VERSION, MAKERS, chat_ids
 from engine.train.corpus.chat_sample import stream
 from engine.train.corpus.overlap import NGRAM
 
 SPLIT = "heads"
 FILE = "prompts.jsonl"
 SUITES = tuple(plan.path for plan in PLANS)
-# A reference answer of about the length that the suite measures; the target writes its own.
-_ANSWER_TOKENS = range(150, 700)
 # Candidates tried for each prompt wanted before a category is given up.
 _PATIENCE = 200
 
@@ -71,6 +71,7 @@ def build(
     """
     asked = {
         "per_category": per_category, "ngram": NGRAM, "generator": GENERATOR_VERSION,
+        "rewording": rewording.VERSION,
         "chats": sha256(chats) if chats else None,
         "suites": [Suite.load(path).sha256 for path in suites],
         "tokenizer": sha256(checkpoint / "tokenizer.json"),
@@ -82,11 +83,11 @@ def build(
         tokenizer = Tokenizer.load(checkpoint)
         held = forbidden(tokenizer, suites)
         given = None if chats is None else _given(chats)
-        columns, refused = [], {}
+        columns, fills = [], {}
         for category in CATEGORIES:
             source = _made(category) if given is None else iter(given.get(category, ()))
-            kept, refused[category] = _fill(category, source, tokenizer, held, per_category)
-            columns.append(kept)
+            fills[category] = _fill(category, source, tokenizer, held, per_category)
+            columns.append(fills[category].kept)
         prompts = [prompt for row in zip(*columns, strict=True) for prompt in row]
         lines = [json.dumps(p.as_dict(), ensure_ascii=False) + "\n" for p in prompts]
         (out / FILE).write_text("".join(lines), encoding="utf-8")
@@ -97,7 +98,11 @@ def build(
                 "prompts": len(prompts), "per_category": per_category, "tokens": sum(tokens),
                 "licences": sorted({p.licence for p in prompts}),
                 "sources": sorted({p.source for p in prompts}),
-                "overlap": {"ngram": NGRAM, "shared": 0, "refused": refused},
+                "overlap": {
+                    "ngram": NGRAM, "shared": 0,
+                    "refused": {name: fill.refused for name, fill in fills.items()},
+                    "reworded": {name: fill.reworded for name, fill in fills.items()},
+                },
             },
         )  # fmt: skip
     return prompts
@@ -126,44 +131,68 @@ def user_text(messages: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(str(m["content"]) for m in messages if m["role"] == "user")
 
 
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """A category's prompts; how many were refused for sharing, and how many said anew for it."""
+
+    kept: list[Prompt]
+    refused: int
+    reworded: int
+
+
 def _fill(
     category: str, source: Iterator[Prompt], tokenizer: Tokenizer, held: Grams, wanted: int
-) -> tuple[list[Prompt], int]:
-    """`wanted` prompts that share nothing with `held`, and how many were refused for sharing."""
+) -> _Fill:
+    """`wanted` prompts that share nothing with `held`."""
     kept: list[Prompt] = []
     seen: set[str] = set()
-    refused = 0
-    for prompt in source:
+    refused = reworded = 0
+    for number, prompt in enumerate(source):
         if len(kept) == wanted or refused > _PATIENCE * wanted:
             break
-        text = user_text(prompt.messages)
-        if text in seen:
-            continue
-        if any(gram in held for gram in grams(tokenizer.encode(text))):
-            refused += 1
+        if (text := user_text(prompt.messages)) in seen:
             continue
         seen.add(text)
-        kept.append(
-            Prompt(f"{category}-{len(kept)}", category, prompt.messages, prompt.thinking,
-                   prompt.licence, prompt.source)
-        )  # fmt: skip
+        if shares(tokenizer.encode(text), held):
+            prompt = _in_other_words(prompt, number)
+            if shares(tokenizer.encode(user_text(prompt.messages)), held):
+                refused += 1
+                continue
+            reworded += 1
+        kept.append(replace(prompt, id=f"{category}-{len(kept)}"))
     if len(kept) < wanted:
         raise StageRefused(
             f"The category {category} gives {len(kept)} of {wanted} prompts that share no "
             f"{NGRAM}-gram with suite or hold-out; {refused} were refused for sharing one."
         )
-    return kept, refused
+    return _Fill(kept, refused, reworded)
+
+
+def shares(ids: Sequence[int], held: Grams) -> bool:
+    """Whether a text has an n-gram of `held`."""
+    return any(gram in held for gram in grams(ids))
+
+
+def _in_other_words(prompt: Prompt, number: int) -> Prompt:
+    """The generators' own sentences said anew; a given chat stays as it is."""
+    if prompt.source != f"chats/{prompt.category}":
+        return prompt
+    rng = stream(SPLIT, f"{prompt.category}/words", number)
+    return replace(prompt, messages=rewording.reworded(rng, prompt.messages))
 
 
 def _made(category: str) -> Iterator[Prompt]:
-    """Endless prompts of this project's own generator, from seeds that nothing else uses."""
+    """Endless prompts of this project's own generator, from seeds that nothing else uses.
+
+    They are chosen as suites choose theirs, or a head would learn kinds that are never asked.
+    """
     tokenizer = Tokenizer.load(ASSETS / "tiny-v4")
     index = 0
     while True:
         sample = MAKERS[category](stream(SPLIT, category, index))
         index += 1
-        answer = str(sample.answer.get("reasoning_content", "")) + str(sample.answer["content"])
-        if len(tokenizer.encode(answer)) in _ANSWER_TOKENS:
+        prompt = chat.encode(tokenizer, sample.prompt, thinking=sample.thinking)
+        if worth_asking(chat_ids(tokenizer, sample)[len(prompt) :]):
             yield Prompt(
                 "", category, sample.prompt, sample.thinking, "Apache-2.0", f"chats/{category}"
             )

@@ -62,7 +62,7 @@ def measure(head: Head, data: Captured, *, sequences: int = 8, anchors: int = 16
 
 @torch.no_grad()
 def _by_training(head: Head, forward: Forward, item: Item, anchors: Tensor) -> Tensor:
-    batch = collate([item], [anchors], head.device)
+    batch = collate([item], [anchors]).to(head.device)
     taps = batch.taps.to(head.dtype)
     blocks = forward.draft(head.weights, taps, batch.ids, batch.anchors)
     ids, _, _ = greedy(head.weights, blocks, batch.ids.gather(1, batch.anchors + 1))

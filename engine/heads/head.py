@@ -20,7 +20,7 @@ from engine.errors import CheckpointError
 from engine.geometry import Geometry
 from engine.tensors import Entry, entries
 from engine.train.export import decode
-from engine.train.parameters import Parameters
+from engine.train.parameters import Parameters, group_outputs, with_output
 from engine.weights import DraftWeights, HyperWeights, Weights, assemble_draft
 
 PREFIX = "mtp."
@@ -49,7 +49,7 @@ class Head:
         self.parameters.load(values)
         self.parameters.refresh(quantised=True)
         experts = {n: self._frozen(values[n]) for e in known if is_expert(e.name) for n in e.native}
-        draft = assemble_draft({**self.parameters.leaves, **experts}, self.geometry)
+        draft = self._bound(assemble_draft({**self.parameters.leaves, **experts}, self.geometry))
         shared = {n: self._frozen(t, keep=n.startswith("hc_")) for n, t in
                   decode(raw_tensors(checkpoint, _SHARED.__contains__)).items()}  # fmt: skip
         self.weights = Weights(
@@ -82,7 +82,7 @@ class Head:
 
     def as_it_is(self) -> Weights:
         """A copy of the weights that training does not move; the experts are shared."""
-        moved = {n: t.detach().clone() for n, t in self.parameters.leaves.items()}
+        moved = {n: t.clone() for n, t in self.parameters.native().items()}
         blocks = self.weights.draft.stages
         experts = {
             f"{PREFIX}{s}.ffn.experts.{e}.{w}.weight": getattr(block.moe, w)[e]
@@ -92,6 +92,16 @@ class Head:
         }
         draft = assemble_draft({**moved, **experts}, self.geometry)
         return dataclasses.replace(self.weights, draft=_sharing(draft, self.weights.draft))
+
+    def _bound(self, draft: DraftWeights) -> DraftWeights:
+        """`draft` with leaves alone: a view of one would remember the stream that it was made on,
+        and no step could be recorded on another."""
+        group_outputs(self.geometry, self.parameters)
+        stages = (
+            with_output(block, self.parameters.leaves, f"{PREFIX}{s}.")
+            for s, block in enumerate(draft.stages)
+        )
+        return dataclasses.replace(draft, stages=tuple(stages))
 
     def _frozen(self, tensor: Tensor, *, keep: bool = False) -> Tensor:
         return tensor.to(self.device, torch.float32 if keep else self.dtype)

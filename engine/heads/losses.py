@@ -113,9 +113,9 @@ def deficit(r: Tensor) -> Tensor:
     """min((1 - r) / mean(1 - r), 3): blocks that fail count more. All 1 when none fails."""
     missing = 1.0 - r
     mean = missing.mean()
-    if not bool(mean > 0):
-        return torch.ones_like(r)
-    return (missing / mean).clamp_max(DEFICIT_CAP)
+    # No branch: the host would have to wait for the mean.
+    weighed = (missing / mean.clamp_min(torch.finfo(mean.dtype).tiny)).clamp_max(DEFICIT_CAP)
+    return torch.where(mean > 0, weighed, 1.0)
 
 
 def anchor(mine: Drafted, start: Drafted, where: Slots, decay: float) -> Tensor:

@@ -38,7 +38,7 @@ def replay(head: Head, forward: Forward, item: Item, width: int) -> Replayed:
     """Decode one captured reply with drafts of `width` slots, each the head's greedy choice."""
     first, last = item.prompt - 1, len(item.ids) - 2
     anchors = torch.arange(first, last)
-    batch = collate([item], [anchors], head.device)
+    batch = collate([item], [anchors]).to(head.device)
     blocks = forward.draft(head.weights, batch.taps.to(head.dtype), batch.ids, batch.anchors)
     drafts, _, _ = greedy(head.weights, blocks, batch.ids.gather(1, batch.anchors + 1))
     guesses, ids = drafts[0, :, 1 : width + 1].cpu(), item.ids

@@ -35,7 +35,7 @@ def tree_replay(head: Head, forward: Forward, item: Item, branches: Sequence[int
     """
     first, last = item.prompt - 1, len(item.ids) - 2
     anchors = torch.arange(first, last)
-    batch = collate([item], [anchors], head.device)
+    batch = collate([item], [anchors]).to(head.device)
     taps = batch.taps.to(head.dtype)
     base = forward.draft(head.weights, taps, batch.ids, batch.anchors).base[0]
     ids, at, rounds = item.ids, first, 0

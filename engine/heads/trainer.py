@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from engine.heads.captured import Batch, Captured
 from engine.heads.head import Head
 from engine.heads.pace import Pace
 from engine.heads.recipe import Recipe
+from engine.heads.recorded import LENGTHS, Ahead, Recorded
 from engine.heads.stage import StageRefused
 from engine.train.forward import Blocks, Forward
 from engine.train.optimiser import Optimiser, Rates
@@ -24,9 +26,14 @@ _SETTLED = 4  # steps after which a tensor without a gradient is taken to have n
 
 
 class Trainer:
-    """Parameters, moments and step number; `step` is a pure function of them and the recipe."""
+    """Parameters, moments and step number; `step` is a pure function of them and the recipe.
 
-    def __init__(self, head: Head, data: Captured, recipe: Recipe) -> None:
+    On a GPU steps are `recorded` as graphs.
+    """
+
+    def __init__(
+        self, head: Head, data: Captured, recipe: Recipe, *, recorded: bool = True
+    ) -> None:
         block = head.geometry.dspark_block_size
         if recipe.width > block or recipe.hass_from >= block:
             raise StageRefused(
@@ -42,24 +49,37 @@ class Trainer:
         self.optimiser = Optimiser(head.parameters, rates, muon=muon)
         self.step_number = 0
         self.graded: set[str] = set()
+        self._batch: Callable[[int], Batch] = self.batch
+        self._update: Callable[[Batch], dict[str, Tensor]] = self.update
+        if recorded and head.device.type == "cuda":
+            self._batch, self._update = Ahead(self.batch), Recorded(self.update, head.device)
 
     def step(self) -> dict[str, Tensor]:
-        """One update; device scalars of what happened."""
-        recipe, parameters = self.recipe, self.head.parameters
-        batch = self.data.batch(
-            self.step_number, recipe.batch, recipe.anchors, seed=recipe.seed,
-            device=self.head.device,
-        )  # fmt: skip
-        parameters.refresh(quantised=True)
-        parameters.clear()
-        loss, scalars = self.loss(batch)
-        loss.backward()
+        """One update; device scalars of what happened, which hold until the next."""
+        batch = self._batch(self.step_number)
+        self.optimiser.prepare(self.recipe.factor(self.step_number))
+        scalars = self._update(batch)
         if self.step_number < _SETTLED:
             self._note_gradients()
-        self.optimiser.prepare(recipe.factor(self.step_number))
-        scalars["norm"] = self.optimiser.update()
         self.step_number += 1
         return scalars
+
+    def batch(self, number: int) -> Batch:
+        """The batch of a step, on the host."""
+        recipe, on_gpu = self.recipe, self.head.device.type == "cuda"
+        return self.data.batch(
+            number, recipe.batch, recipe.anchors, seed=recipe.seed,
+            multiple=LENGTHS if on_gpu else 1,
+        )  # fmt: skip
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """What the device does in a prepared step. Never waits."""
+        parameters = self.head.parameters
+        parameters.refresh(quantised=True)
+        parameters.clear()
+        loss, scalars = self.loss(batch.to(self.head.device))
+        loss.backward()
+        return scalars | {"norm": self.optimiser.update()}
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The recipe's loss on one batch."""

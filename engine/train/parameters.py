@@ -164,7 +164,8 @@ def bind(geometry: Geometry, groups: Sequence[Parameters], tables: Mapping[str, 
             else:
                 native[entry.name] = group.leaves[entry.name]
     weights = assemble(native, geometry)
-    _group_outputs(geometry, groups)
+    for group in groups:
+        group_outputs(geometry, group)
     leaves = {n: leaf for group in groups for n, leaf in group.leaves.items()}
     layers = (_rebind(b, leaves, f"layers.{i}.") for i, b in enumerate(weights.layers))
     stages = (_rebind(b, leaves, f"mtp.{s}.") for s, b in enumerate(weights.draft.stages))
@@ -172,17 +173,21 @@ def bind(geometry: Geometry, groups: Sequence[Parameters], tables: Mapping[str, 
     return dataclasses.replace(weights, layers=tuple(layers), draft=draft)
 
 
+def with_output(block: BlockWeights, leaves: Mapping[str, Tensor], prefix: str) -> BlockWeights:
+    """`block` with the grouped leaf of its `wo_a` itself, not a view of another."""
+    attention = dataclasses.replace(block.attention, wo_a=leaves[prefix + "attn.wo_a.weight"])
+    return dataclasses.replace(block, attention=attention)
+
+
+def group_outputs(geometry: Geometry, parameters: Parameters) -> None:
+    """Give the `wo_a` leaves the shape [groups, rank, k] in which the model uses them."""
+    for name, leaf in parameters.leaves.items():
+        if name.endswith("attn.wo_a.weight"):
+            grouped = leaf.detach().view(geometry.o_groups, -1, leaf.shape[-1])
+            parameters.leaves[name] = grouped.requires_grad_()
+
+
 def _rebind(block: BlockWeights, leaves: Mapping[str, Tensor], prefix: str) -> BlockWeights:
     experts = {n: leaves[f"{prefix}ffn.experts.*.{n}.weight"] for n in ("w1", "w3", "w2")}
-    attention = dataclasses.replace(block.attention, wo_a=leaves[prefix + "attn.wo_a.weight"])
     moe = dataclasses.replace(block.moe, **experts)
-    return dataclasses.replace(block, attention=attention, moe=moe)
-
-
-def _group_outputs(geometry: Geometry, groups: Sequence[Parameters]) -> None:
-    """Give the `wo_a` leaves the shape [groups, rank, k] in which the model uses them."""
-    for group in groups:
-        for name, leaf in group.leaves.items():
-            if name.endswith("attn.wo_a.weight"):
-                grouped = leaf.detach().view(geometry.o_groups, -1, leaf.shape[-1])
-                group.leaves[name] = grouped.requires_grad_()
+    return dataclasses.replace(with_output(block, leaves, prefix), moe=moe)

@@ -238,10 +238,9 @@ def test_a_share_of_a_capture_is_its_first_sequences(captured: Path) -> None:
 
 def test_batches_are_a_function_of_seed_and_number(captured: Path) -> None:
     data, again = Captured(captured), Captured(captured)
-    cpu = torch.device("cpu")
-    third = data.batch(3, 2, 4, seed=5, device=cpu)
-    same = again.batch(3, 2, 4, seed=5, device=cpu)
-    other = again.batch(3, 2, 4, seed=6, device=cpu)
+    third = data.batch(3, 2, 4, seed=5)
+    same = again.batch(3, 2, 4, seed=5)
+    other = again.batch(3, 2, 4, seed=6)
     assert torch.equal(third.taps, same.taps)
     assert torch.equal(third.anchors, same.anchors)
     assert not torch.equal(third.anchors, other.anchors)
