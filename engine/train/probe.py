@@ -12,7 +12,6 @@ from engine.train.backbone import Plan, Trainer
 from engine.train.data import Split
 from engine.train.draft import DraftPlan, DraftTrainer
 from engine.train.model import Model
-from engine.train.progress import say
 from engine.train.sinkhorn import balanced
 from kernels.oracle import hyper
 
@@ -29,7 +28,7 @@ def probe(
     compiled, first = model.compiled, True
     for batch in wanted:
         if time.monotonic() - begun > seconds:
-            say(f"batch {batch}: no time left")
+            print(f"batch {batch}: no time left")
             continue
         trainer = Trainer(model, corpus, Plan(batch=batch, length=length))
         if first and compiled:
@@ -40,8 +39,9 @@ def probe(
             moment = time.monotonic()
             trainer.rehearse()
             _wait(device)
-            say(f"compiled in {time.monotonic() - moment:.1f} s (still compiled: {model.compiled})")
-            say(f"loss, divergence, gradient norm: plain {reference}, now {_losses(trainer)}")
+            taken_s = time.monotonic() - moment
+            print(f"compiled in {taken_s:.1f} s (still compiled: {model.compiled})")
+            print(f"loss, divergence, gradient norm: plain {reference}, now {_losses(trainer)}")
         _time(trainer, batch, length, steps, "compiled" if model.compiled else "plain")
         first = False
     draft = DraftTrainer(model, corpus, DraftPlan(batch=wanted[0], length=length))
@@ -51,7 +51,7 @@ def probe(
     for _ in range(5):
         draft.step(0.1)
     _wait(device)
-    say(f"draft step at batch {wanted[0]}: {(time.monotonic() - moment) / 5 * 1e3:.1f} ms")
+    print(f"draft step at batch {wanted[0]}: {(time.monotonic() - moment) / 5 * 1e3:.1f} ms")
 
 
 def _time(trainer: Trainer, batch: int, length: int, steps: int, name: str) -> None:
@@ -68,7 +68,7 @@ def _time(trainer: Trainer, batch: int, length: int, steps: int, name: str) -> N
         _wait(device)
         each = (time.monotonic() - moment) / steps
         peak = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else 0.0
-        say(
+        print(
             f"batch {batch} x {length} {label}: {each * 1e3:.1f} ms a step, "
             f"{batch * length / each / 1e3:.0f}k tok/s, peak {peak:.1f} GiB, "
             f"loss {float(scalars['loss']):.3f}"
@@ -95,7 +95,7 @@ def _check_sinkhorn(device: torch.device) -> None:
         assert leaf.grad is not None
         results.append((value.detach(), leaf.grad))
     worst = [float((a - b).abs().max()) for a, b in zip(*results, strict=True)]
-    say(f"sinkhorn against its oracle: value {worst[0]:.1e}, gradient {worst[1]:.1e}")
+    print(f"sinkhorn against its oracle: value {worst[0]:.1e}, gradient {worst[1]:.1e}")
 
 
 def _check_rounding(model: Model) -> None:
@@ -109,7 +109,7 @@ def _check_rounding(model: Model) -> None:
             for name, part in zip(place.entry.native, parts, strict=True):
                 if not torch.equal(working[name].cpu().float(), trip(part)):
                     differing.append(name)
-    say(f"rounding differs from the export's in {len(differing)} tensors {differing[:3]}")
+    print(f"rounding differs from the export's in {len(differing)} tensors {differing[:3]}")
 
 
 def _wait(device: torch.device) -> None:

@@ -10,7 +10,8 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-console = Console(highlight=False, soft_wrap=True)
+# Standard output belongs to results.
+console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:

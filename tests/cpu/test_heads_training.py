@@ -336,6 +336,18 @@ def test_the_command_says_what_is_wrong_in_one_sentence(
     assert "Unknown recipe field 'x'" in capsys.readouterr().err
 
 
+def test_with_json_standard_output_is_one_document(
+    captured: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A stage tells how far it is; that goes elsewhere."""
+    recipe = json.dumps({**SMALL, "steps": 1})
+    words = ["train", "--capture", str(captured), "--out", str(tmp_path / "arm"), "--json"]
+    assert main([*words, "--recipe", recipe]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["steps"] == 1
+    assert "gradients: " in err
+
+
 def test_replay_counts_the_rounds_that_the_engine_takes(captured: Path) -> None:
     head, data = Head(TINY, CPU), Captured(captured)
     engine = Engine.load(TINY, EngineConfig())
