@@ -105,10 +105,18 @@ def run(
         typer.Option("--holdout", help="Prompts that guard heads; the embedded suite has its own."),
     ] = None,
     head_prompts: Annotated[
-        int, typer.Option("--head-prompts", min=1, help="Prompts a category that heads learn from.")
-    ] = 64,
+        int | None,
+        typer.Option(
+            "--head-prompts", min=1,
+            help="Prompts a category that heads learn from: 64, and 256 on a GPU.",
+        ),
+    ] = None,
     head_recipe: Annotated[
-        str, typer.Option("--head-recipe", help="JSON that every head's recipe begins with.")
+        str,
+        typer.Option(
+            "--head-recipe",
+            help="JSON that every head's recipe begins with; on a GPU wider and more steps.",
+        ),
     ] = "{}",
     heads_at_once: Annotated[
         int, typer.Option("--heads-at-once", min=1, max=64, help="Train so many side by side.")

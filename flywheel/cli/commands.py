@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,15 @@ from flywheel.heads.judge import sees_nothing
 from flywheel.ledger import views
 from flywheel.lever import Lever
 from flywheel.loop import daemon
-from flywheel.loop.order import HEADS_COMMAND, HeadOrder, Order, PatchOrder, Session, best_json
+from flywheel.loop.order import (
+    HEADS_COMMAND,
+    HeadOrder,
+    Order,
+    PatchOrder,
+    Session,
+    best_json,
+    usual_heads,
+)
 from flywheel.patch.gates import PYTEST
 from flywheel.propose.attempt import Terms
 from flywheel.propose.proposer import parse_all
@@ -67,7 +77,7 @@ def run(
     checkpoint: Path | None,
     suite_file: Path | None,
     holdout: Path | None,
-    head_prompts: int,
+    head_prompts: int | None,
     head_recipe: str,
     heads_at_once: int,
     heads: bool,
@@ -140,13 +150,7 @@ def run(
         new_campaign=new_campaign,
         first_config=first_config,
         holdout=holdout_path(holdout, suite_file),
-        heads=HeadOrder(
-            prompts=head_prompts,
-            recipe=recipe_of(head_recipe),
-            at_once=heads_at_once,
-            device="cuda" if first_config.get("backend") == "triton" else "cpu",
-            command=command_from(HEADS_VARIABLE, HEADS_COMMAND),
-        ),
+        heads=head_order(first_config, head_prompts, head_recipe, heads_at_once),
         server_command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
         patches=patch_order(gate_workers, gate_minutes, device_tests),
     )
@@ -275,6 +279,20 @@ def holdout_path(given: Path | None, suite_file: Path | None) -> Path | None:
     if suite_file is not None:
         return None
     return suite.engine_assets() / "suites" / f"{suite.DEFAULT_HOLDOUT}.json"
+
+
+def head_order(
+    config: Mapping[str, object], prompts: int | None, recipe: str, at_once: int
+) -> HeadOrder:
+    """How heads are made beside a configuration: as usual on its device, but for what is said."""
+    usual = usual_heads("cuda" if config.get("backend") == "triton" else "cpu")
+    return replace(
+        usual,
+        prompts=prompts or usual.prompts,
+        recipe={**usual.recipe, **recipe_of(recipe)},
+        at_once=at_once,
+        command=command_from(HEADS_VARIABLE, HEADS_COMMAND),
+    )
 
 
 def recipe_of(text: str) -> dict[str, object]:
