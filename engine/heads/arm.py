@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from engine.checkpoint import checkpoint_sha256
-from engine.heads import equivalence, export
+from engine.geometry import Geometry
+from engine.heads import equivalence, export, memory
 from engine.heads.captured import Captured
 from engine.heads.head import Head
 from engine.heads.recipe import Recipe
@@ -51,6 +52,7 @@ def make(
         return metrics
     with stage:
         began_s = time.monotonic()
+        memory.require_room(Geometry.load(checkpoint), recipe, device)
         mine = Head(checkpoint, device, head=head)
         require_room(out, _ROOM * mine.parameters.size, "train")
         data = Captured(capture, share=recipe.share)
