@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from engine.geometry import Geometry
-from engine.heads.head import expert_entries, holding, trained_entries, working_dtype
+from engine.heads.head import expert_entries, holding, is_draft, trained_entries, working_dtype
 from engine.heads.recipe import Recipe
 from engine.heads.stage import StageRefused
 from engine.tensors import entries
@@ -16,6 +16,7 @@ from engine.train.chosen import TOGETHER_BYTES
 from engine.train.optimiser import Optimiser, Rates
 from engine.train.parameters import Parameters
 
+_SHARED = ("embed.weight", "head.weight")
 _META = torch.device("meta")
 # Float32 copies of a step's largest tensors that are alive at once, rather too many than too few:
 _OF_LOGITS = 20  # head, starting head, target and what their losses keep for the backward
@@ -49,7 +50,7 @@ def needed(geometry: Geometry, recipe: Recipe, *, packed: bool, dtype: torch.dty
     low, high = p.wide * dtype.itemsize, (p.size - p.wide) * 4
     o = Optimiser(p, Rates(), muon=recipe.optimiser == "muon")
     experts = expert_entries(geometry)
-    shared = [e for e in entries(geometry) if e.name in ("embed.weight", "head.weight")]
+    shared = [e for e in entries(geometry) if e.name in _SHARED]
     return Memory(
         parameters=p.master.nbytes + low + high,
         gradients=low + high + p.master.nbytes,
@@ -62,11 +63,23 @@ def needed(geometry: Geometry, recipe: Recipe, *, packed: bool, dtype: torch.dty
 
 
 def require_room(geometry: Geometry, recipe: Recipe, device: torch.device) -> Memory:
-    """`require` of what a training by `recipe` needs on `device` as it is now; returns that."""
+    """`require` of what an arm of `recipe` needs on `device`, and on the host; returns that."""
     packed = holding(geometry).packed
     memory = needed(geometry, recipe, packed=packed, dtype=working_dtype(device))
     require(memory, free_bytes(device))
+    host = gate_bytes(geometry)
+    if host > (free := free_bytes(torch.device("cpu"))):
+        raise StageRefused(
+            f"The gate before a training holds the whole head in float32 on the host, "
+            f"{_gib(host)}; {_gib(free)} are free."
+        )
     return memory
+
+
+def gate_bytes(geometry: Geometry) -> int:
+    """What the engine's own drafts take on the host, with which the training's are compared."""
+    known = [e for e in entries(geometry) if is_draft(e.name) or e.name in _SHARED]
+    return sum(e.size for e in known) * torch.float32.itemsize
 
 
 def require(memory: Memory, free_bytes: int) -> None:
@@ -85,7 +98,8 @@ def free_bytes(device: torch.device) -> int:
         return int(psutil.virtual_memory().available)
     if not torch.cuda.is_available():
         raise StageRefused("This machine has no CUDA device to train on.")
-    return int(torch.cuda.mem_get_info(device)[0])
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + kept
 
 
 def _step(g: Geometry, recipe: Recipe, *, packed: bool) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.errors import CheckpointError, ConfigError, NumericsError
 from engine.formats import decode_mxfp4, encode_mxfp4
 from engine.geometry import Geometry
-from engine.heads import export, full, head as heads, memory
+from engine.heads import arm, export, full, head as heads, memory
 from engine.heads.command import main
 from engine.heads.head import Head, holding
 from engine.heads.recipe import Recipe
@@ -211,6 +211,26 @@ def test_a_device_with_too_little_memory_is_refused_in_one_sentence() -> None:
     memory.require(said, said.total)
     with pytest.raises(StageRefused, match=r"needs about .* experts, .*; 8\.00 GiB are free\.$"):
         memory.require(said, 8 << 30)
+
+
+def test_what_a_gate_needs_of_the_host_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    geometry = Geometry.named("k160")
+    assert memory.gate_bytes(geometry) == pytest.approx(54.5e9, rel=0.01)
+    free = {"meta": 1 << 40, "cpu": 40 << 30}
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free[device.type])
+    with pytest.raises(StageRefused, match=r"gate .* in float32 on the host, .*; 40\.00 GiB are"):
+        memory.require_room(geometry, Recipe(), torch.device("meta"))
+    free["cpu"] = 1 << 40
+    assert memory.require_room(geometry, Recipe(), torch.device("meta")).experts > 6e9
+
+
+def test_an_arm_asks_for_the_disk_that_it_fills(tmp_path: Path) -> None:
+    head = Head(TINY, CPU)
+    trainer = Trainer(head, full.Drawn(head.geometry, CPU, 2, 40), RECIPE)
+    trainer.save(tmp_path / "resume.pt")
+    exported = export.export(head, tmp_path)["bytes"]
+    resume = (tmp_path / "resume.pt").stat().st_size
+    assert arm.room_bytes(head) == pytest.approx(exported + 2 * resume, rel=0.3)
 
 
 # -- the command -------------------------------------------------------------------------------
