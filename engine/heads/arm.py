@@ -52,10 +52,10 @@ def make(
         return metrics
     with stage:
         began_s = time.monotonic()
-        memory.require_room(Geometry.load(checkpoint), recipe, device)
+        data = Captured(capture, share=recipe.share)
+        memory.require_room(Geometry.load(checkpoint), recipe, data.longest, device)
         mine = Head(checkpoint, device, head=head)
         require_room(out, room_bytes(mine), "train")
-        data = Captured(capture, share=recipe.share)
         agreed = equivalence.measure(mine, data)
         say(f"equivalence: {agreed.share:.1%} of the engine's own {agreed.drafted} draft tokens")
         agreed.require()

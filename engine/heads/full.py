@@ -77,7 +77,9 @@ def show(
     """
     recipe = dataclasses.replace(recipe, steps=max(PLANNED, steps))
     held = holding(geometry)
-    stated = memory.needed(geometry, recipe, packed=held.packed, dtype=working_dtype(device))
+    stated = memory.needed(
+        geometry, recipe, length, packed=held.packed, dtype=working_dtype(device)
+    )
     free = memory.free_bytes(device)
     for name, size in {**asdict(stated), "total": stated.total, "free": free}.items():
         say(f"full: {name:10} {size / 2**30:8.2f} GiB")

@@ -19,11 +19,13 @@ from engine.train.parameters import Parameters
 _SHARED = ("embed.weight", "head.weight")
 _META = torch.device("meta")
 # Float32 copies of a step's largest tensors that are alive at once, rather too many than too few:
-_OF_LOGITS = 20  # head, starting head, target and what their losses keep for the backward
+_OF_LOGITS = 16  # head, starting head, target and what their losses keep for the backward
 _OF_STREAMS = 16  # in and out of each sublayer
 _OF_QUERIES = 10
 _OF_EXPERTS = 10  # rows inside every expert, where all are computed
 _OF_TOGETHER = 6  # decoded matrices of a few experts, where the chosen ones are
+_OF_STATES = 2  # captured states of a batch
+_OF_UPDATE = {"muon": 2, "adamw": 5}  # masters, in the optimiser's own arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Memory:
     start: int  # the starting head's copy, where a recipe has an anchor
     experts: int  # routed ones, as they are held
     shared: int  # embedding and output head
-    step: int  # about what a step needs beside
+    step: int  # about what forward and backward need beside, or the update, which comes after
 
     @property
     def total(self) -> int:
@@ -44,8 +46,13 @@ class Memory:
         return sum(asdict(self).values())
 
 
-def needed(geometry: Geometry, recipe: Recipe, *, packed: bool, dtype: torch.dtype) -> Memory:
-    """What a training by `recipe` holds, its working copy and decoded experts in `dtype`."""
+def needed(
+    geometry: Geometry, recipe: Recipe, positions: int, *, packed: bool, dtype: torch.dtype
+) -> Memory:
+    """What a training by `recipe` holds on captured sequences of up to so many `positions`.
+
+    Its working copy, and experts that are not `packed`, are of `dtype`.
+    """
     p = Parameters(trained_entries(geometry), _META, dtype)
     low, high = p.wide * dtype.itemsize, (p.size - p.wide) * 4
     o = Optimiser(p, Rates(), muon=recipe.optimiser == "muon")
@@ -58,14 +65,19 @@ def needed(geometry: Geometry, recipe: Recipe, *, packed: bool, dtype: torch.dty
         start=low + high if recipe.anchor else 0,
         experts=sum(e.size_bytes if packed else e.size * dtype.itemsize for e in experts),
         shared=sum(e.size for e in shared) * dtype.itemsize,
-        step=_step(geometry, recipe, packed=packed) + 2 * p.master.nbytes,
+        step=max(
+            _step(geometry, recipe, positions, packed=packed),
+            _OF_UPDATE[recipe.optimiser] * p.master.nbytes,
+        ),
     )
 
 
-def require_room(geometry: Geometry, recipe: Recipe, device: torch.device) -> Memory:
+def require_room(
+    geometry: Geometry, recipe: Recipe, positions: int, device: torch.device
+) -> Memory:
     """`require` of what an arm of `recipe` needs on `device`, and on the host; returns that."""
     packed = holding(geometry).packed
-    memory = needed(geometry, recipe, packed=packed, dtype=working_dtype(device))
+    memory = needed(geometry, recipe, positions, packed=packed, dtype=working_dtype(device))
     require(memory, free_bytes(device))
     host = gate_bytes(geometry)
     if host > (free := free_bytes(torch.device("cpu"))):
@@ -102,7 +114,7 @@ def free_bytes(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0]) + kept
 
 
-def _step(g: Geometry, recipe: Recipe, *, packed: bool) -> int:
+def _step(g: Geometry, recipe: Recipe, positions: int, *, packed: bool) -> int:
     """About the largest tensors of a forward and a backward; a row is a slot of a block."""
     rows = recipe.batch * recipe.anchors * g.dspark_block_size
     of_stage = _OF_STREAMS * g.hc_mult * g.hidden_size
@@ -110,7 +122,9 @@ def _step(g: Geometry, recipe: Recipe, *, packed: bool) -> int:
     if not packed:
         of_stage += _OF_EXPERTS * g.n_routed_experts * g.moe_intermediate_size
     of_row = _OF_LOGITS * g.vocab_size + g.draft_stages * of_stage
-    return rows * of_row * 4 + (_OF_TOGETHER * TOGETHER_BYTES if packed else 0)
+    states = _OF_STATES * (len(g.dspark_target_layer_ids) + 1) * g.hidden_size
+    floats = rows * of_row + recipe.batch * positions * states
+    return floats * 4 + (_OF_TOGETHER * TOGETHER_BYTES if packed else 0)
 
 
 def _gib(size: int) -> str:

@@ -192,7 +192,7 @@ def test_what_is_stated_is_what_is_held(packed: bool, optimiser: str) -> None:
     recipe = dataclasses.replace(RECIPE, optimiser=optimiser)
     head = Head(TINY, CPU, packed=packed)
     trainer = Trainer(head, full.Drawn(head.geometry, CPU, 2, 40), recipe)
-    said = memory.needed(head.geometry, recipe, packed=packed, dtype=head.dtype)
+    said = memory.needed(head.geometry, recipe, 40, packed=packed, dtype=head.dtype)
     p, o = head.parameters, trainer.optimiser
     assert said.parameters == p.master.nbytes + p._low.nbytes + p._high.nbytes
     assert said.gradients == p._low_grad.nbytes + p._high_grad.nbytes + p.gradient().nbytes
@@ -202,12 +202,12 @@ def test_what_is_stated_is_what_is_held(packed: bool, optimiser: str) -> None:
     assert said.shared == head.weights.embed.nbytes + head.weights.head.nbytes
     assert said.start == p._low.nbytes + p._high.nbytes
     assert memory.needed(
-        head.geometry, dataclasses.replace(recipe, anchor=0.0), packed=packed, dtype=head.dtype
+        head.geometry, dataclasses.replace(recipe, anchor=0.0), 40, packed=packed, dtype=head.dtype
     ).start == 0  # fmt: skip
 
 
 def test_a_device_with_too_little_memory_is_refused_in_one_sentence() -> None:
-    said = memory.needed(Geometry.named("k160"), Recipe(), packed=True, dtype=torch.bfloat16)
+    said = memory.needed(Geometry.named("k160"), Recipe(), 512, packed=True, dtype=torch.bfloat16)
     memory.require(said, said.total)
     with pytest.raises(StageRefused, match=r"needs about .* experts, .*; 8\.00 GiB are free\.$"):
         memory.require(said, 8 << 30)
@@ -219,9 +219,9 @@ def test_what_a_gate_needs_of_the_host_is_told_too(monkeypatch: pytest.MonkeyPat
     free = {"meta": 1 << 40, "cpu": 40 << 30}
     monkeypatch.setattr(memory, "free_bytes", lambda device: free[device.type])
     with pytest.raises(StageRefused, match=r"gate .* in float32 on the host, .*; 40\.00 GiB are"):
-        memory.require_room(geometry, Recipe(), torch.device("meta"))
+        memory.require_room(geometry, Recipe(), 512, torch.device("meta"))
     free["cpu"] = 1 << 40
-    assert memory.require_room(geometry, Recipe(), torch.device("meta")).experts > 6e9
+    assert memory.require_room(geometry, Recipe(), 512, torch.device("meta")).experts > 6e9
 
 
 def test_an_arm_asks_for_the_disk_that_it_fills(tmp_path: Path) -> None:
