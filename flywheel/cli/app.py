@@ -110,6 +110,9 @@ def run(
     head_recipe: Annotated[
         str, typer.Option("--head-recipe", help="JSON that every head's recipe begins with.")
     ] = "{}",
+    heads_at_once: Annotated[
+        int, typer.Option("--heads-at-once", min=1, max=64, help="Train so many side by side.")
+    ] = 1,
     budget_hours: Annotated[
         float | None, typer.Option("--budget-hours", min=0.001, max=1e4, help="Stop after so long.")
     ] = None,
@@ -178,6 +181,7 @@ def run(
     options = {
         "quick": quick, "checkpoint": checkpoint, "suite": suite_file,
         "holdout": holdout, "head_prompts": head_prompts, "head_recipe": head_recipe,
+        "heads_at_once": heads_at_once,
         "heads": heads,
         "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
         "only": only, "new_campaign": new_campaign, "canaries": canaries or None, "start": start,
@@ -199,6 +203,7 @@ def run(
         holdout=holdout,
         head_prompts=head_prompts,
         head_recipe=head_recipe,
+        heads_at_once=heads_at_once,
         heads=heads,
         budget_hours=budget_hours,
         budget_runs=budget_runs,

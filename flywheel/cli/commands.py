@@ -69,6 +69,7 @@ def run(
     holdout: Path | None,
     head_prompts: int,
     head_recipe: str,
+    heads_at_once: int,
     heads: bool,
     budget_hours: float | None,
     budget_runs: int | None,
@@ -142,6 +143,7 @@ def run(
         heads=HeadOrder(
             prompts=head_prompts,
             recipe=recipe_of(head_recipe),
+            at_once=heads_at_once,
             device="cuda" if first_config.get("backend") == "triton" else "cpu",
             command=command_from(HEADS_VARIABLE, HEADS_COMMAND),
         ),

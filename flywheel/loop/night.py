@@ -7,6 +7,7 @@ It owns the order of things and every effect between the plan and the ledger.  W
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from experiments.knobs import KNOBS
@@ -21,6 +22,7 @@ from flywheel.lever import Lever
 from flywheel.loop import bracket, epoch, handover, judge, pace, plan, planned, standing
 from flywheel.loop.asking import Asker
 from flywheel.loop.course import Course
+from flywheel.loop.eligible import admit
 from flywheel.loop.exhaust import exhaust
 from flywheel.loop.forge import Forge
 from flywheel.loop.grafting import Graft, Trees
@@ -190,9 +192,8 @@ class Night:
         if bracket.outdated(self._view(), step, self._now()):
             return None
         planned.plan_block(self.ledger, step, now_utc=self._now())
-        makers = {"head": self.forge.make, "patch": self.graft.make}
-        if (make := makers.get(step.lever.kind)) is not None and step.purpose == "lever":
-            made = make(step)
+        if step.purpose == "lever" and step.lever.kind in ("head", "patch"):
+            made = self._make(step)
             if isinstance(made, Failure):
                 self._forgo(step, made)
                 return None
@@ -203,6 +204,15 @@ class Night:
                 self._forgo(step, trees)
                 return None
             return self._loads(step, loads, trees)
+
+    def _make(self, step: plan.NextBlock) -> Wish | Failure | None:
+        """What a block's candidate is made of, before it is measured."""
+        if step.lever.kind == "patch":
+            return self.graft.make(step)
+        view = self._view()
+        ready, _ = admit(view, self._levers(), best.fold(view), self._effective(), ("head",))
+        waiting = (x.lever for x in ready if x.lever.identity != step.lever.identity)
+        return self.forge.make(step, tuple(islice(waiting, self.order.heads.at_once - 1)))
 
     def _loads(
         self, step: plan.NextBlock, loads: Sequence[plan.Load], trees: Trees

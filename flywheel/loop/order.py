@@ -45,6 +45,7 @@ class HeadOrder:
     """How heads are made on this box: the corpus, what every recipe begins with, and the limits.
 
     ``prompts`` is how many each category gives. ``recipe`` lies under every lever's own.
+    ``at_once`` heads are trained side by side; what is measured is always alone.
     """
 
     prompts: int = 64
@@ -53,6 +54,7 @@ class HeadOrder:
     device: str = "cpu"
     recipe: Mapping[str, object] = field(default_factory=dict)
     timeout_s: float = 6 * 3600.0
+    at_once: int = 1
     command: tuple[str, ...] = HEADS_COMMAND
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from flywheel.loop.workshop import Workshop
 from flywheel.statistics.campaign import HEADS
 
 TRAINER = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 words = sys.argv
 stage, out = words[1], Path(words[words.index("--out") + 1])
@@ -39,10 +40,27 @@ card = {"stage": stage, "outcome": "refused" if bad else "ok", "seconds": 1.5,
 (out / "card.json").write_text(json.dumps(card))
 if bad:
     raise SystemExit(2)
+if stage == "train" and json.loads(recipe).get("seed") == 7:
+    # Two trainings that can only end together.
+    marks = Path("TOLD").parent / "marks"
+    marks.mkdir(exist_ok=True)
+    (marks / out.name).touch()
+    until = time.monotonic() + 30
+    while len(list(marks.iterdir())) < 2:
+        if time.monotonic() > until:
+            raise SystemExit(2)
+        time.sleep(0.02)
 if stage == "train":
     (out / "model.safetensors").write_text("weights")
     (out / "train_metrics.json").write_text("{}")
 """
+
+
+def head(name: str, **recipe: Any) -> Lever:
+    return Lever(
+        name, "head", {"head": recipe}, "it drafts better", "it does not", 0.1, metric="tau",
+        slow=True,
+    )  # fmt: skip
 
 
 class Box:
@@ -56,16 +74,15 @@ class Box:
             Wishes(asked.ledger, clock), lease=lambda: None, do=lambda *_: None,
         ))  # fmt: skip
 
-    def make(self, name: str, **recipe: Any) -> Failure | None:
+    def make(
+        self, name: str, others: Sequence[Lever] = (), **recipe: Any
+    ) -> Failure | None:
         """Have the head of a lever made; None when it is archived."""
-        lever = Lever(
-            name, "head", {"head": recipe}, "it drafts better", "it does not", 0.1, metric="tau",
-            slow=True,
-        )  # fmt: skip
+        lever = head(name, **recipe)
         step = plan.next_step(view(self.ledger), [lever])
         assert isinstance(step, plan.NextBlock)
         planned.plan_block(self.ledger, step, now_utc="2026-11-28T22:00:00Z")
-        found = self.forge.make(step)
+        found = self.forge.make(step, others)
         assert found is None or isinstance(found, Failure)
         # So that the next lever's turn comes: nothing is measured here.
         judge.forgo(self.ledger, step.block_id, "test", "enough", now_utc="2026-11-28T22:00:00Z")
@@ -76,8 +93,6 @@ class Box:
         lines = self.told.read_text().splitlines() if self.told.exists() else []
         self.told.unlink(missing_ok=True)
         return [f"{stage}{'+' * given}" for stage, given in map(json.loads, lines)]
-
-
 
 
 @pytest.fixture
@@ -109,6 +124,34 @@ def test_what_fails_at_toy_scale_is_not_begun(tmp_path: Path, asked: Order) -> N
         failure = box.make("diverges", anchor=9.0)
         assert failure == Failure("rehearse_failed", "The loss of step 1 is not finite.")
         assert box.stages() == ["rehearse"]
+
+
+def test_heads_are_trained_side_by_side_and_archived_in_their_turn(
+    tmp_path: Path, asked: Order
+) -> None:
+    with opened(asked) as ledger:
+        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
+        box = Box(tmp_path, ledger, asked)
+        assert box.make("one", [head("two", seed=7, decay=2.0)], seed=7) is None
+        assert sorted(box.stages()[4:]) == ["rehearse+", "train+", "train+"]
+        assert [row.name for row in view(ledger).heads] == ["one-v0001"]
+        # Its turn: what was trained is archived, and nothing runs again.
+        assert box.make("two", seed=7, decay=2.0) is None
+        assert box.stages() == []
+        second = view(ledger).heads[1]
+        assert second.name == "two-v0002"
+        assert second.card["lever"]["recipe"] == {"seed": 7, "decay": 2.0}
+
+
+def test_what_fails_beside_a_head_is_its_own_failure(tmp_path: Path, asked: Order) -> None:
+    with opened(asked) as ledger:
+        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
+        box = Box(tmp_path, ledger, asked)
+        assert box.make("good", [head("diverges", anchor=9.0)], anchor=0.0) is None
+        assert box.stages()[4:] == ["rehearse+", "train+"]
+        failure = box.make("diverges", anchor=9.0)
+        assert failure == Failure("rehearse_failed", "The loss of step 1 is not finite.")
+        assert box.stages() == ["rehearse+"]
 
 
 def test_a_rehearsal_answers_for_inputs_recipe_box_and_code(

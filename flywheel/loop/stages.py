@@ -1,0 +1,101 @@
+"""The stages of a head as commands: what each is asked, and in which folder it works. Pure.
+
+A folder is named by everything that its stage starts from, so what two heads share is made once,
+and a head that is asked for again finds what was trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flywheel.box import host
+from flywheel.files import read_json
+from flywheel.lever import Lever, canonical, fingerprint
+from flywheel.loop import rehearsal
+from flywheel.loop.order import Order
+
+_CARD = "card.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage: its folder, and the words of its command."""
+
+    name: str
+    out: Path
+    words: tuple[str, ...]
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """What the stage says of its end; empty before there is one."""
+        return read_json(self.out / _CARD) or {}
+
+    @property
+    def done(self) -> bool:
+        """Whether it ended well."""
+        return self.card.get("outcome") == "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Every stage of one head, in order: `shared` with other heads, its own training.
+
+    ``rehearsal`` tries all of them at toy scale, ``dry`` the training on what is captured.
+    """
+
+    shared: tuple[Stage, ...]
+    train: Stage
+    rehearsal: Stage
+    dry: Stage
+
+    @property
+    def tried(self) -> bool:
+        """Whether nothing is left to rehearse."""
+        return self.rehearsal.done or self.dry.done or self.train.done
+
+
+def stages(order: Order, lever: Lever, incumbent: Mapping[str, Any]) -> Stages:
+    """The stages of the head that a lever asks for, beside an incumbent's configuration."""
+    heads, checkpoint = order.heads, str(order.checkpoint)
+    amounts = [checkpoint, heads.prompts, heads.max_new_tokens, heads.temperature]
+    base = order.forge_dir / f"{order.checkpoint.name}-{fingerprint(amounts)[:8]}"
+    corpus, sequences, capture = (base / n for n in ("corpus", "sequences", "capture"))
+    inputs = _inputs(order, lever, incumbent)
+    common = ("--checkpoint", checkpoint)
+    device = (*common, "--device", heads.device, "--lease-held")
+    made_of = [amounts, dict(inputs.recipe), str(inputs.start), heads.device]
+    arm = order.forge_dir / "arms" / f"{lever.name}-{fingerprint(made_of)[:8]}"
+    begun = () if inputs.start is None else ("--head", str(inputs.start))
+    shared = (
+        Stage("corpus", corpus, (
+            *common, "--out", str(corpus), "--per-category", str(heads.prompts))),
+        Stage("regenerate", sequences, (
+            *device, "--corpus", str(corpus), "--out", str(sequences),
+            "--temperature", f"{heads.temperature:g}",
+            "--max-new-tokens", str(heads.max_new_tokens), "--workers", str(host.cores()))),
+        Stage("capture", capture, (
+            *device, "--sequences", str(sequences), "--out", str(capture))),
+    )  # fmt: skip
+    train = Stage("train", arm, (
+        *device, "--capture", str(capture), "--out", str(arm),
+        "--recipe", canonical(dict(inputs.recipe)), *begun))  # fmt: skip
+    folder = order.forge_dir / rehearsal.FOLDER
+    every, dry = (
+        Stage(rehearsal.NAME, out, inputs.words(out, given))
+        for given in (None, capture) for out in [folder / inputs.key(given)]
+    )
+    return Stages(shared, train, every, dry)
+
+
+def _inputs(order: Order, lever: Lever, incumbent: Mapping[str, Any]) -> rehearsal.Inputs:
+    asked = lever.change["head"]
+    assert isinstance(asked, dict)
+    changed = {name: value for name, value in asked.items() if name != "start"}
+    start = incumbent.get("head") if asked.get("start") == "incumbent" else None
+    return rehearsal.Inputs(
+        str(order.checkpoint), order.heads, {**order.heads.recipe, **changed},
+        None if start is None else order.archive / str(start),
+    )
