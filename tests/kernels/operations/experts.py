@@ -141,8 +141,10 @@ def down(
 def banked(name: str, codes: Tensor, scale: Tensor) -> Inputs:
     """The tensors of a bank as inputs of their own, and beside them what the oracle reads."""
     from kernels import mxfp4
+    from kernels.launch import interpreted
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    on_host = interpreted() or not torch.cuda.is_available()
+    device = "cpu" if on_host else "cuda"
     bank = mxfp4.pack(codes.to(device), scale.to(device))
     return {f"{name}_codes": bank.codes, f"{name}_scales": bank.scales, name: (codes, scale)}
 
