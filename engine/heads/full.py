@@ -23,6 +23,7 @@ from engine.geometry import Geometry
 from engine.heads import export, memory
 from engine.heads.captured import Batch, Item, collate, draw_anchors
 from engine.heads.head import (
+    SHARED,
     Head,
     Shipped,
     expert_entries,
@@ -40,7 +41,7 @@ from engine.train.progress import say
 
 PLANNED = 2000  # steps of a whole training, whose hours are told
 MOST_STAGES = 16
-LENGTH = 512  # positions of the longest sequence
+LENGTH, LEAST_LENGTH = 512, 8  # positions of the longest sequence
 _ID_BYTES = 4  # as a capture stores a token's id
 _E2M1_RMS = 2.93  # of a random code
 _E8M0_BIAS = 127
@@ -75,16 +76,10 @@ def show(
     Raises StageRefused where the device has too little memory, NumericsError for a loss or gradient
     that is not finite, and for a tensor that no gradient reached.
     """
+    if steps < 1 or length < LEAST_LENGTH:
+        raise ConfigError(f"It takes a step or more, of {LEAST_LENGTH} positions or more.")
     recipe = dataclasses.replace(recipe, steps=max(PLANNED, steps))
-    held = holding(geometry)
-    stated = memory.needed(
-        geometry, recipe, length, packed=held.packed, dtype=working_dtype(device)
-    )
-    free = memory.free_bytes(device)
-    for name, size in {**asdict(stated), "total": stated.total, "free": free}.items():
-        say(f"full: {name:10} {size / 2**30:8.2f} GiB")
-    say(f"full: experts {'packed' if held.packed else 'decoded'}, as {held.reason}")
-    memory.require(stated, free)
+    stated = _stated(geometry, device, recipe, length)
     began_s = time.monotonic()
     head = Head.of(drawn_head(geometry, device), device)
     trainer = Trainer(head, Drawn(geometry, device, recipe.batch, length), recipe)
@@ -92,21 +87,35 @@ def show(
     made_s = time.monotonic() - began_s
     say(f"full: a head of {len(head.trained)} trained tensors made in {made_s:.1f} s")
     taken = _take(trainer, steps)
-    silent = _silent(trainer)
-    began_s = time.monotonic()
-    exported = round_trip(head)
     facts = {
-        "stages": geometry.draft_stages, "packed": held.packed, "reason": held.reason,
+        "stages": geometry.draft_stages, **stated, "made_s": round(made_s, 3),
         "trained_parameters": sum(e.size for e in head.trained),
-        "stated_bytes": asdict(stated) | {"total": stated.total}, "free_bytes": free,
-        "made_s": round(made_s, 3), **_pace(taken, recipe, geometry),
-        "peak_bytes": _peak_bytes(device), "bytes_per_token": token_bytes(geometry),
-        "losses": taken.losses, "norms": taken.norms, "without_gradient": silent,
-        "export": exported, "export_s": round(time.monotonic() - began_s, 3),
+        **_pace(taken, recipe, geometry), "losses": taken.losses, "norms": taken.norms,
+        "without_gradient": _silent(trainer), "peak_bytes": _peak_bytes(device),
+        "bytes_per_token": token_bytes(geometry), "export": round_trip(head),
         "machine": machine(device),
     }  # fmt: skip
     _tell(facts)
     return facts
+
+
+def _stated(
+    geometry: Geometry, device: torch.device, recipe: Recipe, length: int
+) -> dict[str, Any]:
+    """Say what it will hold and what is free; StageRefused when that is too little."""
+    held = holding(geometry)
+    stated = memory.needed(
+        geometry, recipe, length, packed=held.packed, dtype=working_dtype(device)
+    )
+    free = memory.free_bytes(device)
+    sizes = {**asdict(stated), "total": stated.total}
+    for name, size in {**sizes, "free": free}.items():
+        say(f"full: {name:10} {size / 2**30:8.2f} GiB")
+    say(f"full: experts {'packed' if held.packed else 'decoded'}, as {held.reason}")
+    memory.require(stated, free)
+    return {
+        "packed": held.packed, "reason": held.reason, "stated_bytes": sizes, "free_bytes": free,
+    }  # fmt: skip
 
 
 def drawn_head(geometry: Geometry, device: torch.device, *, seed: int = 1) -> Shipped:
@@ -115,8 +124,7 @@ def drawn_head(geometry: Geometry, device: torch.device, *, seed: int = 1) -> Sh
     experts: dict[str, Tensor] = {}
     for entry in expert_entries(geometry):
         experts |= _drawn_experts(entry, device, random)
-    shared = [e for e in entries(geometry) if "." not in e.name or e.name in
-              ("embed.weight", "head.weight", "norm.weight")]  # fmt: skip
+    shared = (e for e in entries(geometry) if e.name in SHARED)
     return Shipped(
         geometry,
         {e.name: _drawn(e, device, random) for e in trained_entries(geometry)},
@@ -151,6 +159,7 @@ class Drawn:
 
 def round_trip(head: Head) -> dict[str, Any]:
     """Export the trained tensors in memory: the worst error, and which read back otherwise."""
+    began_s = time.monotonic()
     head.parameters.refresh(quantised=True)
     disk, lost = export.encode(head.masters(), head.raw, head.geometry)
     back, native = decode(disk), head.native()
@@ -159,6 +168,7 @@ def round_trip(head: Head) -> dict[str, Any]:
         "trained_tensors": len(lost), "worst_round_trip": lost[worst], "worst_tensor": worst,
         "bytes": sum(t.nbytes for t in disk.values()),
         "otherwise": [n for n, t in native.items() if not torch.equal(back[n], t)],
+        "seconds": round(time.monotonic() - began_s, 3),
     }  # fmt: skip
 
 

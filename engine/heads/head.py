@@ -26,8 +26,8 @@ from engine.train.parameters import Parameters, group_outputs, with_output
 from engine.weights import DraftWeights, HyperWeights, MoeWeights, Weights, assemble_draft
 
 PREFIX = "mtp."
-_SHARED = ("embed.weight", "head.weight", "norm.weight", "hc_head_fn", "hc_head_base",
-           "hc_head_scale")  # fmt: skip
+SHARED = ("embed.weight", "head.weight", "norm.weight", "hc_head_fn", "hc_head_base",
+          "hc_head_scale")  # fmt: skip
 
 
 # Up to here every expert is computed for every row, which is faster and can be recorded as a graph.
@@ -192,7 +192,7 @@ def _shipped(checkpoint: Path, head: Path | None, device: torch.device) -> Shipp
         geometry,
         decode({n: t for n, t in raw.items() if not is_expert(n)}),
         _stacked(geometry, raw, device),
-        decode(raw_tensors(checkpoint, _SHARED.__contains__)),
+        decode(raw_tensors(checkpoint, SHARED.__contains__)),
         raw,
     )
 

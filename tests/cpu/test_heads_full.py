@@ -275,6 +275,8 @@ def test_a_tensor_that_no_gradient_reaches_is_an_error(monkeypatch: pytest.Monke
     recipe = dataclasses.replace(RECIPE, confidence=0.0)
     with pytest.raises(NumericsError, match=r"No gradient reached .*confidence_head"):
         full.show(geometry, CPU, recipe, steps=1, length=40)
+    with pytest.raises(ConfigError, match="a step or more"):
+        full.show(geometry, CPU, RECIPE, steps=0, length=40)
     monkeypatch.setattr(memory, "free_bytes", lambda _: 1 << 20)
     with pytest.raises(StageRefused, match="are free"):
         full.show(geometry, CPU, RECIPE, steps=1, length=40)
