@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import CheckpointError
+from engine.formats import FP4_GROUP
 from engine.geometry import Geometry
 
 
@@ -54,16 +55,26 @@ class AttentionWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertScales:
+    """E8M0 exponents of routed experts that are held as packed MXFP4."""
+
+    w1: Tensor  # [experts, i, d / 32]
+    w3: Tensor
+    w2: Tensor  # [experts, d, i / 32]
+
+
+@dataclass(frozen=True, slots=True)
 class MoeWeights:
     gate: Tensor  # [experts, d]
     bias: Tensor | None  # [experts]; None on hash-routed layers
     experts_by_token: Tensor | None  # [vocab, k]; only on hash-routed layers
-    w1: Tensor  # [experts, i, d]
+    w1: Tensor  # [experts, i, d], or with `scales` packed E2M1 [experts, i, d / 2]
     w3: Tensor
-    w2: Tensor  # [experts, d, i]
+    w2: Tensor  # [experts, d, i], or with `scales` packed E2M1 [experts, d, i / 2]
     shared_w1: Tensor
     shared_w3: Tensor
     shared_w2: Tensor
+    scales: ExpertScales | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +173,9 @@ class _Claims:
             )
         return tensor
 
+    def has(self, name: str) -> bool:
+        return name in self._left
+
     def finish(self) -> None:
         if self._left:
             names = sorted(self._left)
@@ -191,7 +205,11 @@ def assemble(tensors: Mapping[str, Tensor], geometry: Geometry) -> Weights:
 
 
 def assemble_draft(tensors: Mapping[str, Tensor], geometry: Geometry) -> DraftWeights:
-    """Group the `mtp.*` tensors of a draft head alone; errors as in `assemble`."""
+    """Group the `mtp.*` tensors of a draft head alone; errors as in `assemble`.
+
+    A stage's experts may also come as one stack under the name of all of them (`*` for the expert),
+    which is then taken as it is: decoded, or packed with its scales beside it.
+    """
     claims = _Claims(tensors)
     draft = _draft(claims, geometry)
     claims.finish()
@@ -290,14 +308,23 @@ def _indexer(claims: _Claims, g: Geometry, prefix: str) -> IndexerWeights:
 
 def _moe(claims: _Claims, g: Geometry, prefix: str, *, hashed: bool) -> MoeWeights:
     inner, d = g.moe_intermediate_size, g.hidden_size
+    packed = claims.has(f"{prefix}experts.*.w1.scale")
 
-    def stack(name: str, *shape: int) -> Tensor:
+    def stack(name: str, rows: int, columns: int) -> Tensor:
+        whole = f"{prefix}experts.*.{name}.weight"
+        if claims.has(whole):
+            width = columns // 2 if packed else columns
+            return claims.take(whole, g.n_routed_experts, rows, width)
         return torch.stack(
             [
-                claims.take(f"{prefix}experts.{e}.{name}.weight", *shape)
+                claims.take(f"{prefix}experts.{e}.{name}.weight", rows, columns)
                 for e in range(g.n_routed_experts)
             ]
         )
+
+    def scale(name: str, rows: int, columns: int) -> Tensor:
+        whole = f"{prefix}experts.*.{name}.scale"
+        return claims.take(whole, g.n_routed_experts, rows, columns // FP4_GROUP)
 
     return MoeWeights(
         gate=claims.take(prefix + "gate.weight", g.n_routed_experts, d),
@@ -313,4 +340,9 @@ def _moe(claims: _Claims, g: Geometry, prefix: str, *, hashed: bool) -> MoeWeigh
         shared_w1=claims.take(prefix + "shared_experts.w1.weight", inner, d),
         shared_w3=claims.take(prefix + "shared_experts.w3.weight", inner, d),
         shared_w2=claims.take(prefix + "shared_experts.w2.weight", d, inner),
+        scales=(
+            ExpertScales(scale("w1", inner, d), scale("w3", inner, d), scale("w2", d, inner))
+            if packed
+            else None
+        ),
     )

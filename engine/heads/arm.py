@@ -9,18 +9,19 @@ from typing import Any
 import torch
 
 from engine.checkpoint import checkpoint_sha256
-from engine.heads import equivalence, export
+from engine.geometry import Geometry
+from engine.heads import equivalence, export, memory
 from engine.heads.captured import Captured
-from engine.heads.head import Head
+from engine.heads.head import Head, is_draft
 from engine.heads.recipe import Recipe
 from engine.heads.stage import Stage, require, require_room, write_json
 from engine.heads.trainer import Trainer, train
+from engine.tensors import entries
 from engine.train.card import machine
 from engine.train.progress import say
 
 METRICS, RESUME = "train_metrics.json", "resume.pt"
-# Of the head's own size: master, moments and gradients of a resume file, and the export.
-_ROOM = 8
+_RESUME_BYTES = 12  # of a parameter: its master and both moments
 
 
 def make(
@@ -51,9 +52,10 @@ def make(
         return metrics
     with stage:
         began_s = time.monotonic()
-        mine = Head(checkpoint, device, head=head)
-        require_room(out, _ROOM * mine.parameters.size, "train")
         data = Captured(capture, share=recipe.share)
+        memory.require_room(Geometry.load(checkpoint), recipe, data.longest, device)
+        mine = Head(checkpoint, device, head=head)
+        require_room(out, room_bytes(mine), "train")
         agreed = equivalence.measure(mine, data)
         say(f"equivalence: {agreed.share:.1%} of the engine's own {agreed.drafted} draft tokens")
         agreed.require()
@@ -83,3 +85,9 @@ def make(
         resume.unlink(missing_ok=True)
         stage.finish((export.FILE, METRICS), metrics)
     return metrics
+
+
+def room_bytes(head: Head) -> int:
+    """Disk that an arm takes: two resume files, as one replaces the other, and the export."""
+    exported = sum(e.size_bytes for e in entries(head.geometry) if is_draft(e.name))
+    return 2 * _RESUME_BYTES * head.parameters.size + exported

@@ -88,6 +88,11 @@ class Captured:
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def longest(self) -> int:
+        """Positions of the longest sequence."""
+        return max(place.count for place in self._places)
+
     def only(self, number: int) -> Captured:
         """The same capture, narrowed to one sequence."""
         narrow = copy.copy(self)

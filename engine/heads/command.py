@@ -22,6 +22,7 @@ from engine.heads import (
     corpus,
     export,
     figures,
+    full,
     regenerate,
     rehearsal,
     replay,
@@ -34,6 +35,7 @@ from engine.heads.source import EngineSource, ForwardSource, Source
 from engine.suite import ASSETS
 
 FREE = ("corpus", "install")  # stages that do not compute on the device
+BARE = ("full",)  # stages that read no checkpoint
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,11 +45,13 @@ def parser() -> argparse.ArgumentParser:
 
     def stage(name: str, what: str) -> Callable[..., Any]:
         one = commands.add_parser(name, help=what, description=what)
-        one.add_argument("--checkpoint", type=Path, default=ASSETS / "tiny-v4")
+        if name not in BARE:
+            one.add_argument("--checkpoint", type=Path, default=ASSETS / "tiny-v4")
         one.add_argument("--json", action="store_true", help="print the facts as JSON")
         if name not in FREE:
             one.add_argument("--device", default="cpu", help="cpu or cuda")
-            one.add_argument("--config", default="{}", help="engine configuration, JSON")
+            if name not in BARE:
+                one.add_argument("--config", default="{}", help="engine configuration, JSON")
             one.add_argument(
                 "--lease-held", action="store_true", help="the caller holds the device's lock"
             )
@@ -106,6 +110,12 @@ def parser() -> argparse.ArgumentParser:
     add("--head", type=Path, help="start from this head, as of train")
     add("--capture", type=Path, help="try the training alone, on what was captured")
     add("--temperature", type=float, default=1.0, help="as of regenerate")
+    add = stage("full", "a few steps with a random head of full size: memory and seconds")
+    add("--geometry", default="k160", help="its name, or a folder with a config.json")
+    add("--stages", type=int, help="of the head; the geometry's own by default")
+    add("--steps", type=int, default=4)
+    add("--length", type=int, default=full.LENGTH, help="positions of the longest sequence")
+    add("--recipe", default="{}", help="as of train; its steps are those of a whole training")
     return top
 
 
@@ -197,6 +207,13 @@ def _rehearse(o: argparse.Namespace) -> Any:
     return rehearsal.rehearse(asked, lambda: _source(o), o.out)
 
 
+def _full(o: argparse.Namespace) -> Any:
+    recipe = Recipe.parse(object_of(o.recipe, "--recipe"))
+    geometry = full.geometry_of(o.geometry, o.stages)
+    facts = full.show(geometry, device_of(o.device), recipe, steps=o.steps, length=o.length)
+    return {"geometry": o.geometry, **facts}
+
+
 def _source(o: argparse.Namespace) -> Source:
     if device_of(o.device).type == "cuda":
         return ForwardSource(o.checkpoint, device_of(o.device))
@@ -207,5 +224,5 @@ _STAGES: dict[str, Callable[[argparse.Namespace], Any]] = {
     "corpus": _corpus, "regenerate": _regenerate, "capture": _capture, "train": _train,
     "replay": _replay, "compare": figures.compared, "bounds": figures.bounded, "install": _install,
     "retired": figures.of_retired,
-    "rehearse": _rehearse,
+    "rehearse": _rehearse, "full": _full,
 }  # fmt: skip

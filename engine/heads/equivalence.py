@@ -6,6 +6,7 @@ drafts greedily; agreement is counted token by token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,13 +50,11 @@ def measure(head: Head, data: Captured, *, sequences: int = 8, anchors: int = 16
     """Draft `anchors` blocks in each of `sequences` sequences by both forwards."""
     forward = Forward(head.geometry, head.device, rounding=True)
     random = torch.Generator().manual_seed(11)
+    items = [data.item(number) for number in range(min(sequences, len(data)))]
+    drawn = [draw_anchors(item, anchors, random) for item in items]
     equal = drafted = 0
-    for number in range(min(sequences, len(data))):
-        item = data.item(number)
-        drawn = draw_anchors(item, anchors, random)
-        ours = _by_training(head, forward, item, drawn)
-        theirs = by_engine(head, item, drawn)
-        equal += int((ours == theirs).sum())
+    for item, mine, theirs in zip(items, drawn, by_engine(head, items, drawn), strict=True):
+        equal += int((_by_training(head, forward, item, mine) == theirs).sum())
         drafted += theirs.numel()
     return Agreement(equal, drafted)
 
@@ -70,21 +69,26 @@ def _by_training(head: Head, forward: Forward, item: Item, anchors: Tensor) -> T
 
 
 @torch.inference_mode()
-def by_engine(head: Head, item: Item, anchors: Tensor) -> Tensor:
-    """The engine's own greedy drafts [A, block] after each of `anchors` [A]."""
+def by_engine(head: Head, items: Sequence[Item], anchors: Sequence[Tensor]) -> list[Tensor]:
+    """The engine's own greedy drafts [A, block] after each of an item's `anchors` [A].
+
+    The whole head is in float32 on the host meanwhile.
+    """
     g = head.geometry
-    context = len(item.ids) + g.dspark_block_size + 1
+    context = max(len(item.ids) for item in items) + g.dspark_block_size + 1
     config = EngineConfig(context=context).effective(g, cores=1)
     tables = Tables.build(g, config.context, "cpu")
-    weights = head.on_host()
-    drafter = DraftHead(Backbone(g, weights, config, tables))
-    taps, found = item.taps.float(), {}
-    state, seen = State(g, config), 0
+    drafter = DraftHead(Backbone(g, head.on_host(), config, tables))
+    pairs = zip(items, anchors, strict=True)
+    return [_drafts(drafter, State(g, config), *pair, g.dspark_block_size) for pair in pairs]
+
+
+def _drafts(drafter: DraftHead, state: State, item: Item, anchors: Tensor, width: int) -> Tensor:
+    """Greedy drafts [A, width] of one item, from an empty `state`."""
+    taps, found, seen = item.taps.float(), {}, 0
     for anchor in sorted(set(anchors.tolist())):
         drafter.extend(state, taps[seen : anchor + 1])
         seen = anchor + 1
-        block = drafter.draft(
-            state, int(item.ids[anchor + 1]), g.dspark_block_size, lambda s, _: int(s.argmax())
-        )
+        block = drafter.draft(state, int(item.ids[anchor + 1]), width, lambda s, _: int(s.argmax()))
         found[anchor] = block.tokens
     return torch.tensor([found[a] for a in anchors.tolist()])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from engine.errors import NumericsError
 from engine.heads import losses
-from engine.heads.captured import Batch, Captured
+from engine.heads.captured import Batch
 from engine.heads.head import Head
 from engine.heads.pace import Pace
 from engine.heads.recipe import Recipe
@@ -25,15 +25,24 @@ MUON_RATIO = 5.0
 _SETTLED = 4  # steps after which a tensor without a gradient is taken to have none
 
 
+class Data(Protocol):
+    """Captured sequences, as `Captured` reads them."""
+
+    def batch(
+        self, number: int, count: int, anchors: int, *, seed: int, multiple: int = 1
+    ) -> Batch:
+        """Batch `number` of `count` sequences, on the host."""
+        ...
+
+
 class Trainer:
     """Parameters, moments and step number; `step` is a pure function of them and the recipe.
 
-    On a GPU steps are `recorded` as graphs.
+    On a GPU batches are made ahead and steps `recorded` as graphs, unless the experts are packed:
+    then a step waits for the device to know who chose them.
     """
 
-    def __init__(
-        self, head: Head, data: Captured, recipe: Recipe, *, recorded: bool = True
-    ) -> None:
+    def __init__(self, head: Head, data: Data, recipe: Recipe, *, recorded: bool = True) -> None:
         block = head.geometry.dspark_block_size
         if recipe.width > block or recipe.hass_from >= block:
             raise StageRefused(
@@ -52,7 +61,9 @@ class Trainer:
         self._batch: Callable[[int], Batch] = self.batch
         self._update: Callable[[Batch], dict[str, Tensor]] = self.update
         if recorded and head.device.type == "cuda":
-            self._batch, self._update = Ahead(self.batch), Recorded(self.update, head.device)
+            self._batch = Ahead(self.batch)
+            if not head.packed:
+                self._update = Recorded(self.update, head.device)
 
     def step(self) -> dict[str, Tensor]:
         """One update; device scalars of what happened, which hold until the next."""
@@ -73,7 +84,7 @@ class Trainer:
         )  # fmt: skip
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """What the device does in a prepared step. Never waits."""
+        """What the device does in a prepared step. Never waits, but for packed experts."""
         parameters = self.head.parameters
         parameters.refresh(quantised=True)
         parameters.clear()

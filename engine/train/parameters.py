@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from engine.formats import FP4_GROUP, FP8_BLOCK
 from engine.geometry import Geometry
@@ -60,8 +61,7 @@ class Parameters:
         self._low = torch.zeros(self.wide, device=device, dtype=dtype)
         self._high = torch.zeros(at - self.wide, device=device)
         self._low_grad, self._high_grad = torch.zeros_like(self._low), torch.zeros_like(self._high)
-        blocks, self._block_count = self._block_ids()
-        self._blocks = blocks.to(device)
+        self._alike = self._shape_batches()
         self.leaves = {p.entry.name: self._leaf(p) for p in self.places}
 
     def section(self, low: str, high: str) -> slice:
@@ -83,7 +83,9 @@ class Parameters:
             self._low[:fp8].copy_(self.master[:fp8])
             return
         self._low[:fp4].copy_(fp4_round(self.master[:fp4], FP4_GROUP))
-        self._low[fp4:fp8].copy_(self._fp8_round(self.master[fp4:fp8]))
+        for part, shape in self._alike:
+            rounded = fp8_blocks_round(self.master[part].view(shape))
+            self._low[part].view(shape).copy_(rounded)
 
     def clear(self) -> None:
         """Zero the gradients."""
@@ -125,28 +127,27 @@ class Parameters:
             return low[place.start : place.stop].view(place.entry.full_shape)
         return high[place.start - self.wide : place.stop - self.wide].view(place.entry.full_shape)
 
-    def _block_ids(self) -> tuple[Tensor, int]:
-        """For every FP8 element the number of its 128 x 128 block; how many blocks there are."""
-        ids, count = [torch.zeros(0, dtype=torch.long)], 0
-        for place in self.places:
-            if place.entry.format == "fp8":
-                rows, columns = place.entry.shape
-                across = -(-columns // FP8_BLOCK)
-                row = torch.arange(rows)[:, None] // FP8_BLOCK * across
-                block = (count + row + torch.arange(columns) // FP8_BLOCK).flatten()
-                ids += [block, block[-1:].expand(-block.numel() % _ALIGN)]
-                count += -(-rows // FP8_BLOCK) * across
-        return torch.cat(ids), count
+    def _shape_batches(self) -> list[tuple[slice, tuple[int, ...]]]:
+        """Flat ranges of consecutive FP8 matrices of one shape, as [n, rows, columns]."""
+        found: list[tuple[slice, tuple[int, ...]]] = []
+        for place in (p for p in self.places if p.entry.format == "fp8"):
+            last, shape = found[-1] if found else (slice(0), ())
+            if last.stop == place.start and shape[1:] == place.entry.shape:
+                found[-1] = slice(last.start, place.stop), (shape[0] + 1, *shape[1:])
+            else:
+                found.append((slice(place.start, place.stop), (1, *place.entry.shape)))
+        return found
 
-    def _fp8_round(self, flat: Tensor) -> Tensor:
-        """`formats.fp8_round_trip` of all FP8 tensors at once."""
-        if not flat.numel():
-            return flat
-        largest = flat.new_zeros(self._block_count)
-        largest.scatter_reduce_(0, self._blocks, flat.abs(), "amax")
-        scale = power_of_two_scale(largest.clamp_min(1e-4), E4M3_MAX)[self._blocks]
-        narrow = (flat / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
-        return narrow.float() * scale
+
+def fp8_blocks_round(matrices: Tensor) -> Tensor:
+    """`formats.fp8_round_trip` of float32 `matrices` [n, rows, columns], all at once."""
+    rows, columns = matrices.shape[1:]
+    padded = pad(matrices, (0, -columns % FP8_BLOCK, 0, -rows % FP8_BLOCK))
+    blocks = padded.unflatten(2, (-1, FP8_BLOCK)).unflatten(1, (-1, FP8_BLOCK))
+    largest = blocks.abs().amax((2, 4), keepdim=True).clamp_min(1e-4)
+    scale = power_of_two_scale(largest, E4M3_MAX)
+    narrow = (blocks / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    return (narrow.float() * scale).view(padded.shape)[:, :rows, :columns]
 
 
 def bind(geometry: Geometry, groups: Sequence[Parameters], tables: Mapping[str, Tensor]) -> Weights:
@@ -188,6 +189,6 @@ def group_outputs(geometry: Geometry, parameters: Parameters) -> None:
 
 
 def _rebind(block: BlockWeights, leaves: Mapping[str, Tensor], prefix: str) -> BlockWeights:
-    experts = {n: leaves[f"{prefix}ffn.experts.*.{n}.weight"] for n in ("w1", "w3", "w2")}
-    moe = dataclasses.replace(block.moe, **experts)
+    w1, w3, w2 = (leaves[f"{prefix}ffn.experts.*.{n}.weight"] for n in ("w1", "w3", "w2"))
+    moe = dataclasses.replace(block.moe, w1=w1, w3=w3, w2=w2)
     return dataclasses.replace(with_output(block, leaves, prefix), moe=moe)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import linear, log_softmax, pad
 
 from engine.geometry import Geometry
+from engine.train.chosen import combined
 from engine.train.frame import Angles
 from engine.train.sinkhorn import balanced
 from engine.weights import (
@@ -161,7 +162,10 @@ class Sublayers:
         return (dots * share[..., None]).sum(2)
 
     def mixture(self, x: Tensor, w: MoeWeights, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Experts on `x` [..., d] for tokens `ids` [...]; also each one's load [experts]."""
+        """Experts on `x` [..., d] for tokens `ids` [...]; also each one's load [experts].
+
+        Packed experts are taken as frozen, and only the chosen ones computed.
+        """
         g = self.g
         flat = x.flatten(0, -2)
         scores = moe.affinity(linear(flat.float(), w.gate.float()))
@@ -170,16 +174,22 @@ class Sublayers:
         else:
             assert w.bias is not None
             chosen = moe.choose(scores, w.bias, g.num_experts_per_tok)
-        dense = moe.spread(
-            chosen, moe.route(scores, chosen, g.routed_scaling_factor), g.n_routed_experts
-        )
-        wide = moe.swiglu(
-            linear(flat, w.w1.flatten(0, 1)), linear(flat, w.w3.flatten(0, 1)), g.swiglu_limit
-        )
-        wide = (wide.unflatten(-1, (g.n_routed_experts, -1)) * dense[..., None]).flatten(1)
-        routed = wide.to(x.dtype) @ w.w2.transpose(1, 2).flatten(0, 1)
+        shares = moe.route(scores, chosen, g.routed_scaling_factor)
+        dense = moe.spread(chosen, shares, g.n_routed_experts)
+        if w.scales is not None:
+            routed = combined(flat, chosen, shares, w, g.swiglu_limit)
+        else:
+            routed = self._every(flat, dense, w)
         shared = moe.expert(flat, w.shared_w1, w.shared_w3, w.shared_w2, g.swiglu_limit)
         return (routed + shared).view_as(x), (dense.detach() > 0).float().sum(0)
+
+    def _every(self, flat: Tensor, dense: Tensor, w: MoeWeights) -> Tensor:
+        """Every expert on the rows `flat` [r, d], weighted by `dense` [r, experts]."""
+        wide = moe.swiglu(
+            linear(flat, w.w1.flatten(0, 1)), linear(flat, w.w3.flatten(0, 1)), self.g.swiglu_limit
+        )
+        wide = (wide.unflatten(-1, (self.g.n_routed_experts, -1)) * dense[..., None]).flatten(1)
+        return wide.to(flat.dtype) @ w.w2.transpose(1, 2).flatten(0, 1)
 
     def _cached(self, row: Tensor) -> Tensor:
         if not self.rounding:

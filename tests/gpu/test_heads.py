@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.geometry import Geometry
-from engine.heads import capture, regenerate
+from engine.heads import capture, full, head as heads, regenerate
 from engine.heads.captured import Captured
 from engine.heads.head import Head
 from engine.heads.recipe import Recipe
@@ -81,3 +81,24 @@ def test_a_training_that_is_taken_up_again_goes_on_recorded(captured: Path, tmp_
     assert trainer.step_number == 20
     train(trainer, save=tmp_path / "again.pt")
     assert (head.parameters.master - whole).norm() < 0.02 * (whole - begun).norm()
+
+
+def test_packed_experts_give_the_gradients_that_decoded_ones_give() -> None:
+    """Of one step: later ones drift apart, as the optimiser turns rounding into directions."""
+    device, found = torch.device("cuda"), []
+    for packed in (True, False):
+        head = Head(TINY, device, packed=packed)
+        trainer = Trainer(head, full.Drawn(head.geometry, device, RECIPE.batch, 200), RECIPE)
+        trainer.step()
+        found.append(head.parameters.gradient())
+    assert found[1].norm() > 0
+    assert (found[0] - found[1]).norm() < 0.1 * found[1].norm()
+
+
+def test_a_packed_head_of_random_weights_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "DECODED_BYTES", 0)
+    device = torch.device("cuda")
+    facts = full.show(Geometry.load(TINY), device, RECIPE, steps=3, length=200)
+    assert facts["packed"]
+    assert 0 < facts["peak_bytes"] < facts["stated_bytes"]["total"]
+    assert facts["export"]["otherwise"] == []
