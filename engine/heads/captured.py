@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import safe_open
@@ -42,6 +42,17 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
         return Batch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+
+
+class Room(Protocol):
+    """Gives memory for a tensor of a batch, by its name; what lies there is overwritten."""
+
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor: ...
+
+
+def fresh(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory of its own for every tensor."""
+    return torch.empty(shape, dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +122,25 @@ class Captured:
         )  # fmt: skip
 
     def batch(
-        self, number: int, count: int, anchors: int, *, seed: int, multiple: int = 1
+        self,
+        number: int,
+        count: int,
+        anchors: int,
+        *,
+        seed: int,
+        multiple: int = 1,
+        room: Room = fresh,
     ) -> Batch:
         """Batch `number` of an endless sequence of epochs, each in an order of its own, on the CPU.
 
         `anchors` of the reply's positions are drawn a sequence, with replacement. The length is
-        filled up to a `multiple`.
+        filled up to a `multiple`; `room` gives the memory.
         """
         chosen = [self._drawn(number * count + i, seed) for i in range(count)]
         items = [self.item(place) for place in chosen]
         random = torch.Generator().manual_seed(seed * 9_176_867 + number)
         drawn = [draw_anchors(item, anchors, random) for item in items]
-        return collate(items, drawn, multiple=multiple)
+        return collate(items, drawn, multiple=multiple, room=room)
 
     def _drawn(self, position: int, seed: int) -> int:
         epoch, place = divmod(position, len(self))
@@ -137,21 +155,24 @@ def draw_anchors(item: Item, count: int, random: torch.Generator) -> Tensor:
 
 
 def collate(
-    items: Sequence[Item], anchors: Sequence[Tensor], *, multiple: int = 1
+    items: Sequence[Item], anchors: Sequence[Tensor], *, multiple: int = 1, room: Room = fresh
 ) -> Batch:
     """Pad to a `multiple` with zeros; no anchor of a sequence sees beyond its own end."""
-    length = max(len(item.taps) for item in items)
+    count, length = len(items), max(len(item.taps) for item in items)
     length += -length % multiple
 
-    def padded(rows: Tensor, size: int) -> Tensor:
-        out = rows.new_zeros(size, *rows.shape[1:])
-        out[: len(rows)] = rows
+    def padded(name: str, size: int) -> Tensor:
+        rows = [getattr(item, name) for item in items]
+        out = room(name, (count, size, *rows[0].shape[1:]), rows[0].dtype)
+        for place, row in zip(out, rows, strict=True):
+            place[: len(row)] = row
+            place[len(row) :] = 0
         return out
 
+    lengths = room("lengths", (count,), torch.int64)
+    drawn = room("anchors", (count, len(anchors[0])), torch.int64)
     return Batch(
-        torch.stack([padded(i.ids, length + 1) for i in items]),
-        torch.stack([padded(i.taps, length) for i in items]),
-        torch.stack([padded(i.hidden, length) for i in items]),
-        torch.tensor([len(i.ids) for i in items]),
-        torch.stack(list(anchors)),
-    )
+        padded("ids", length + 1), padded("taps", length), padded("hidden", length),
+        lengths.copy_(torch.tensor([len(item.ids) for item in items])),
+        drawn.copy_(torch.stack(list(anchors))),
+    )  # fmt: skip

@@ -21,7 +21,7 @@ from engine.errors import ConfigError, NumericsError
 from engine.formats import FP4_GROUP
 from engine.geometry import Geometry
 from engine.heads import export, memory
-from engine.heads.captured import Batch, Item, collate, draw_anchors
+from engine.heads.captured import Batch, Item, Room, collate, draw_anchors, fresh
 from engine.heads.head import (
     SHARED,
     Head,
@@ -149,12 +149,20 @@ class Drawn:
         self._items = [_drawn_item(geometry, device, n, random) for n in lengths]
 
     def batch(
-        self, number: int, count: int, anchors: int, *, seed: int, multiple: int = 1
+        self,
+        number: int,
+        count: int,
+        anchors: int,
+        *,
+        seed: int,
+        multiple: int = 1,
+        room: Room = fresh,
     ) -> Batch:
-        """Batch `number`, filled up to a `multiple` of positions."""
+        """Batch `number`, filled up to a `multiple` of positions, in memory from `room`."""
         items = [self._items[(number * count + i) % len(self._items)] for i in range(count)]
         random = torch.Generator().manual_seed(seed * 9_176_867 + number)
-        return collate(items, [draw_anchors(i, anchors, random) for i in items], multiple=multiple)
+        drawn = [draw_anchors(i, anchors, random) for i in items]
+        return collate(items, drawn, multiple=multiple, room=room)
 
 
 def round_trip(head: Head) -> dict[str, Any]:

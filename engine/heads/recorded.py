@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from engine.heads.captured import Batch
+from engine.heads.captured import Batch, Room
 
 # Batches are as long as the next multiple of this, so that few shapes have to be recorded.
 LENGTHS: Final = 256
@@ -62,6 +62,7 @@ class Recorded:
         mine = self._found[shape]
         for field in fields(batch):
             getattr(mine.batch, field.name).copy_(getattr(batch, field.name), non_blocking=True)
+        self._stream.synchronize()  # the batch's memory is soon that of another
         if mine.graph is None or mine.scalars is None:
             mine.graph = torch.cuda.CUDAGraph()
             # The thread that reads ahead pins memory, which only this thread must not do here.
@@ -74,10 +75,14 @@ class Recorded:
 
 
 class Ahead:
-    """Batches by number from `make`, in pinned memory; the one after is made meanwhile."""
+    """Batches by number from `make`, in pinned memory; the one after is made meanwhile.
 
-    def __init__(self, make: Callable[[int], Batch]) -> None:
+    A batch holds until the next but one is asked for.
+    """
+
+    def __init__(self, make: Callable[[int, Room], Batch]) -> None:
         self._make = make
+        self._rooms = Pinned(), Pinned()
         self._thread = ThreadPoolExecutor(1, "batches")
         self._next: tuple[int, Future[Batch]] | None = None
 
@@ -85,10 +90,24 @@ class Ahead:
         """Batch `number`."""
         at, found = self._next or (-1, None)
         if found is None or at != number:
-            found = self._thread.submit(self._pinned, number)
-        self._next = number + 1, self._thread.submit(self._pinned, number + 1)
-        return found.result()
+            found = self._begun(number)
+        batch = found.result()
+        self._next = number + 1, self._begun(number + 1)
+        return batch
 
-    def _pinned(self, number: int) -> Batch:
-        batch = self._make(number)
-        return Batch(**{f.name: getattr(batch, f.name).pin_memory() for f in fields(batch)})
+    def _begun(self, number: int) -> Future[Batch]:
+        return self._thread.submit(self._make, number, self._rooms[number % 2])
+
+
+class Pinned:
+    """Pinned memory that is taken again for the same name, shape and type: making it is slow."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
+
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """The memory of that name, shape and type."""
+        key = (name, shape, dtype)
+        if key not in self._held:
+            self._held[key] = torch.empty(shape, dtype=dtype, pin_memory=torch.cuda.is_available())
+        return self._held[key]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.errors import NumericsError
 from engine.heads import losses
-from engine.heads.captured import Batch
+from engine.heads.captured import Batch, Room, fresh
 from engine.heads.head import Head
 from engine.heads.pace import Pace
 from engine.heads.recipe import Recipe
@@ -29,9 +29,16 @@ class Data(Protocol):
     """Captured sequences, as `Captured` reads them."""
 
     def batch(
-        self, number: int, count: int, anchors: int, *, seed: int, multiple: int = 1
+        self,
+        number: int,
+        count: int,
+        anchors: int,
+        *,
+        seed: int,
+        multiple: int = 1,
+        room: Room = fresh,
     ) -> Batch:
-        """Batch `number` of `count` sequences, on the host."""
+        """Batch `number` of `count` sequences, on the host, in memory from `room`."""
         ...
 
 
@@ -75,12 +82,12 @@ class Trainer:
         self.step_number += 1
         return scalars
 
-    def batch(self, number: int) -> Batch:
+    def batch(self, number: int, room: Room = fresh) -> Batch:
         """The batch of a step, on the host."""
         recipe, on_gpu = self.recipe, self.head.device.type == "cuda"
         return self.data.batch(
             number, recipe.batch, recipe.anchors, seed=recipe.seed,
-            multiple=LENGTHS if on_gpu else 1,
+            multiple=LENGTHS if on_gpu else 1, room=room,
         )  # fmt: skip
 
     def update(self, batch: Batch) -> dict[str, Tensor]:

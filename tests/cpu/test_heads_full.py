@@ -237,14 +237,14 @@ def test_an_arm_asks_for_the_disk_that_it_fills(tmp_path: Path) -> None:
 
 
 def test_full_size_is_shown_at_a_reduced_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heads, "DECODED_BYTES", 0)
     (tmp_path / "config.json").write_text(json.dumps(REDUCED))
     words = ["full", "--geometry", str(tmp_path), "--steps", "3", "--length", "40", "--json"]
     assert main([*words, "--recipe", '{"batch": 2, "anchors": 4}']) == 0
-    said, found = capsys.readouterr().out.split("\n{\n", 1)
-    facts = json.loads("{" + found)
+    found, said = capfd.readouterr()
+    facts = json.loads(found)
     assert "full: export of 72 tensors" in said
     assert (facts["stages"], facts["packed"], len(facts["losses"])) == (3, True, 3)
     assert facts["without_gradient"] == [f"mtp.{s}.ffn.gate.bias" for s in range(3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from engine.errors import ConfigError, NumericsError
 from engine.geometry import Geometry
 from engine.heads import capture, corpus, regenerate
 from engine.heads.captured import Captured
+from engine.heads.recorded import Ahead
 from engine.heads.source import EngineSource, States, prove_deterministic
 from engine.heads.stage import Stage, StageRefused, require
 from engine.suite import ASSETS, CATEGORIES, Suite
@@ -248,3 +250,15 @@ def test_batches_are_a_function_of_seed_and_number(captured: Path) -> None:
     for row, anchors, length in zip(third.ids, third.anchors, third.lengths, strict=True):
         assert (anchors >= prompts[tuple(row[:20].tolist())] - 1).all()
         assert (anchors <= length - 3).all()
+
+
+def test_batches_that_are_made_ahead_are_the_same_in_memory_that_was_used(captured: Path) -> None:
+    data = Captured(captured)
+    ahead = Ahead(lambda number, room: data.batch(number, 2, 4, seed=5, multiple=64, room=room))
+    for number in (0, 1, 2, 3, 7, 8, 2):  # in turn, and after a leap
+        mine, fresh = ahead(number), data.batch(number, 2, 4, seed=5, multiple=64)
+        assert mine.taps.shape[1] % 64 == 0
+        for field in dataclasses.fields(fresh):
+            held = getattr(mine, field.name)
+            assert torch.equal(held, getattr(fresh, field.name)), (number, field.name)
+            held.fill_(7)  # whatever lies there must not be met again
