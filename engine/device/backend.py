@@ -172,6 +172,22 @@ class TritonBackend:
         head = self.layers.operations.lm_head.scores(x[-1:], self.layers.weights.head)
         return seat.read(head.scores)
 
+    @torch.inference_mode()
+    def states(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Taps [T, taps * hidden] and the output head's input [T, hidden] at every one of `ids`.
+
+        Read as a prompt is, in chunks, and forgotten again.
+        """
+        state = self.new_state()
+        _, seat = self.seat(state)
+        taps, read = [], []
+        for part in torch.tensor(list(ids)).to(self.device).split(self.config.prefill_chunk):
+            ran = self.layers.forward(part, seat.store, Chunk(state.length, len(part)))
+            state.advance(len(part), drafting=False)
+            taps.append(ran.taps)
+            read.append(ran.x)
+        return torch.cat(taps), torch.cat(read)
+
     # ---------------------------------------------------------------- steps
 
     @torch.inference_mode()

@@ -31,7 +31,7 @@ from engine.heads.captured import Captured
 from engine.heads.head import Head
 from engine.heads.options import config_of, device_of, object_of
 from engine.heads.recipe import Recipe
-from engine.heads.source import EngineSource, ForwardSource, Source
+from engine.heads.source import DeviceSource, EngineSource, Source
 from engine.suite import ASSETS
 
 FREE = ("corpus", "install")  # stages that do not compute on the device
@@ -216,7 +216,7 @@ def _full(o: argparse.Namespace) -> Any:
 
 def _source(o: argparse.Namespace) -> Source:
     if device_of(o.device).type == "cuda":
-        return ForwardSource(o.checkpoint, device_of(o.device))
+        return DeviceSource.load(o.checkpoint, config_of(o.config))
     return EngineSource(o.checkpoint, config_of(o.config))
 
 

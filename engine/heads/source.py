@@ -1,29 +1,30 @@
 """Where captured states come from: one forward over a whole sequence, proved to repeat itself.
 
-`EngineSource` is the engine's own prefill on the processor; `ForwardSource` is the differentiable
-forward, for devices that the plain backend does not run on. A forward that gives other bits the
-second time is refused before anything is captured with it.
+Both sources are the engine's own prefill, on the processor and on a GPU. A forward that gives other
+bits the second time is refused before anything is captured with it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from engine.checkpoint import load_weights
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import NumericsError
 from engine.geometry import Geometry
 from engine.norm import normalise
 from engine.state import State
-from engine.train.forward import Forward
+
+if TYPE_CHECKING:
+    from engine.device.backend import TritonBackend
 
 
 class States(NamedTuple):
@@ -77,28 +78,33 @@ class EngineSource:
         return linear(hidden.to(head.dtype), head).float()
 
 
-class ForwardSource:
-    """The trainer's forward over the checkpoint's weights, on any device."""
+class DeviceSource:
+    """The engine's backend for a GPU: chunks of prefill, as prompts are read."""
 
-    name = "forward"
+    name = "device"
 
-    def __init__(self, checkpoint: Path, device: torch.device) -> None:
-        self.geometry = Geometry.load(checkpoint)
-        self._device = device
-        self._weights = load_weights(checkpoint, self.geometry, device=str(device))
-        self._forward = Forward(self.geometry, device, rounding=True)
+    def __init__(self, backend: TritonBackend) -> None:
+        self.geometry, self._backend = backend.geometry, backend
 
-    @torch.inference_mode()
+    @classmethod
+    def load(cls, checkpoint: Path, config: EngineConfig) -> DeviceSource:
+        """Of a checkpoint, which drafts nothing meanwhile."""
+        from engine.device.backend import TritonBackend  # and Triton with it
+
+        engine = Engine.load(checkpoint, replace(config, backend="triton", draft_width=0))
+        assert isinstance(engine.backend, TritonBackend)
+        return cls(engine.backend)
+
     def run(self, ids: Sequence[int]) -> States:
         """See `Source.run`."""
-        row = torch.tensor([list(ids)], device=self._device)
-        trace = self._forward.run(self._weights, row)
-        return States(trace.taps[0].float().cpu(), trace.hidden[0].float().cpu())
+        taps, hidden = self._backend.states(ids)
+        return States(taps.float().cpu(), hidden.float().cpu())
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Source.logits`."""
-        return self._forward.logits(self._weights, hidden.to(self._device)).cpu()
+        head = self._backend.layers.weights.head
+        return linear(hidden.to(head.device, head.dtype), head).float().cpu()
 
 
 def prove_deterministic(source: Source, context: int) -> dict[int, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flywheel import suite
@@ -27,6 +27,7 @@ class Inputs:
     heads: HeadOrder
     recipe: Mapping[str, object]
     start: Path | None
+    engine: Mapping[str, object] = field(default_factory=dict)  # the configuration that speaks
 
     def words(self, out: Path, captured: Path | None) -> tuple[str, ...]:
         """The options of the command that rehearses all stages, or the training on a capture."""
@@ -34,6 +35,7 @@ class Inputs:
         given = () if captured is None else ("--capture", str(captured))
         return (
             "--checkpoint", self.checkpoint, "--device", self.heads.device, "--lease-held",
+            "--config", canonical(dict(self.engine)),
             "--out", str(out), "--recipe", canonical(dict(self.recipe)),
             "--temperature", f"{self.heads.temperature:g}", *begun, *given,
         )  # fmt: skip
@@ -43,7 +45,7 @@ class Inputs:
         return fingerprint([
             self.checkpoint, dict(self.recipe), None if self.start is None else str(self.start),
             self.heads.temperature, self.heads.device, device.key(), list(self.heads.command),
-            code_sha256(), None if captured is None else str(captured),
+            code_sha256(), None if captured is None else str(captured), dict(self.engine),
         ])[:16]  # fmt: skip
 
 

@@ -18,6 +18,8 @@ from flywheel.loop import rehearsal
 from flywheel.loop.order import Order
 
 _CARD = "card.json"
+# What of an engine's configuration decides which tokens the target says.
+_SAYS = ("backend", "numerics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,16 @@ class Stages:
 def stages(order: Order, lever: Lever, incumbent: Mapping[str, Any]) -> Stages:
     """The stages of the head that a lever asks for, beside an incumbent's configuration."""
     heads, checkpoint = order.heads, str(order.checkpoint)
-    amounts = [checkpoint, heads.prompts, heads.max_new_tokens, heads.temperature]
+    inputs = _inputs(order, lever, incumbent)
+    said_by = dict(inputs.engine)
+    amounts = [checkpoint, heads.prompts, heads.max_new_tokens, heads.temperature, said_by]
     base = order.forge_dir / f"{order.checkpoint.name}-{fingerprint(amounts)[:8]}"
     corpus, sequences, capture = (base / n for n in ("corpus", "sequences", "capture"))
-    inputs = _inputs(order, lever, incumbent)
     common = ("--checkpoint", checkpoint)
     device = (*common, "--device", heads.device, "--lease-held")
+    engine = ("--config", canonical(said_by))
+    # One process fills a GPU; on the host each answers with one thread.
+    workers = 1 if said_by.get("backend") == "triton" else host.cores()
     made_of = [amounts, dict(inputs.recipe), str(inputs.start), heads.device]
     arm = order.forge_dir / "arms" / f"{lever.name}-{fingerprint(made_of)[:8]}"
     begun = () if inputs.start is None else ("--head", str(inputs.start))
@@ -73,11 +79,11 @@ def stages(order: Order, lever: Lever, incumbent: Mapping[str, Any]) -> Stages:
         Stage("corpus", corpus, (
             *common, "--out", str(corpus), "--per-category", str(heads.prompts))),
         Stage("regenerate", sequences, (
-            *device, "--corpus", str(corpus), "--out", str(sequences),
+            *device, *engine, "--corpus", str(corpus), "--out", str(sequences),
             "--temperature", f"{heads.temperature:g}",
-            "--max-new-tokens", str(heads.max_new_tokens), "--workers", str(host.cores()))),
+            "--max-new-tokens", str(heads.max_new_tokens), "--workers", str(workers))),
         Stage("capture", capture, (
-            *device, "--sequences", str(sequences), "--out", str(capture))),
+            *device, *engine, "--sequences", str(sequences), "--out", str(capture))),
     )  # fmt: skip
     train = Stage("train", arm, (
         *device, "--capture", str(capture), "--out", str(arm),
@@ -98,4 +104,5 @@ def _inputs(order: Order, lever: Lever, incumbent: Mapping[str, Any]) -> rehears
     return rehearsal.Inputs(
         str(order.checkpoint), order.heads, {**order.heads.recipe, **changed},
         None if start is None else order.archive / str(start),
+        {name: incumbent[name] for name in _SAYS if name in incumbent},
     )

@@ -28,6 +28,7 @@ from engine.device.weights import Quantised, allocate  # noqa: E402
 from engine.engine import Engine, rounds  # noqa: E402
 from engine.errors import CheckpointError, ConfigError, DeviceError, NumericsError  # noqa: E402
 from engine.geometry import Geometry  # noqa: E402
+from engine.heads.source import DeviceSource, EngineSource, prove_deterministic  # noqa: E402
 from engine.inventory.memory import growth, row_bytes, window_row_bytes  # noqa: E402
 from engine.prefix import PrefixCache  # noqa: E402
 from engine.sampling import Sampler, Sampling  # noqa: E402
@@ -209,6 +210,21 @@ def state_after(by: TritonBackend, ids: Sequence[int]) -> State:
     state = by.new_state()
     by.prefill(state, ids)
     return state
+
+
+@pytest.mark.parametrize("length", [1, 33, 131])
+def test_its_states_are_those_of_the_plain_backend(make: Make, small: Path, length: int) -> None:
+    """What heads are captured from: every position's taps, and what the output head reads there."""
+    plain = EngineSource(small, EngineConfig(prefill_chunk=CHUNK, numerics="exact", context=256))
+    theirs = DeviceSource(make())
+    mine, other = (source.run(TEXT[:length]) for source in (theirs, plain))
+    assert mine.taps.shape == (length, other.taps.shape[1])
+    torch.testing.assert_close(mine.taps, other.taps, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(mine.hidden, other.hidden, rtol=2e-3, atol=2e-3)
+    # The output head is in BF16 there, and so is what it reads.
+    scored, plainly = theirs.logits(mine.hidden), plain.logits(other.hidden)
+    assert (scored - plainly).abs().max() < 0.01 * plainly.abs().max() + 0.05
+    assert prove_deterministic(theirs, 40)
 
 
 @pytest.mark.parametrize("length", [32, 33, 129])

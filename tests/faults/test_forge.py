@@ -20,8 +20,10 @@ from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop import judge, plan, planned, rehearsal
 from flywheel.loop.attend import Wishes
-from flywheel.loop.forge import Failure, Forge
+from flywheel.loop.forge import Forge
 from flywheel.loop.order import HeadOrder, Order
+from flywheel.loop.result import Failure
+from flywheel.loop.stages import stages
 from flywheel.loop.workshop import Workshop
 from flywheel.statistics.campaign import HEADS
 
@@ -154,6 +156,26 @@ def test_what_fails_beside_a_head_is_its_own_failure(tmp_path: Path, asked: Orde
         assert box.stages() == ["rehearse+"]
 
 
+def test_the_target_speaks_as_the_incumbent_runs(asked: Order) -> None:
+    lever = head("x", anchor=0.0)
+    plain, on_gpu, tiled = (
+        stages(asked, lever, incumbent) for incumbent in (
+            {}, {"backend": "triton", "numerics": "exact"},
+            {"backend": "triton", "numerics": "exact", "tile_down": "columns=16"},
+        )
+    )  # fmt: skip
+    for name in (1, 2):  # regenerate, capture
+        words = on_gpu.shared[name].words
+        assert json.loads(words[words.index("--config") + 1]) == {
+            "backend": "triton", "numerics": "exact",
+        }  # fmt: skip
+    assert on_gpu.rehearsal.words[on_gpu.rehearsal.words.index("--config") + 1] != "{}"
+    regenerate = on_gpu.shared[1].words
+    assert regenerate[regenerate.index("--workers") + 1] == "1"
+    # Another backend may say something else; what is only faster says the same.
+    assert plain.shared[1].out != on_gpu.shared[1].out == tiled.shared[1].out
+
+
 def test_a_rehearsal_answers_for_inputs_recipe_box_and_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,8 +185,9 @@ def test_a_rehearsal_answers_for_inputs_recipe_box_and_code(
         replace(one, checkpoint="other").key(None), replace(one, recipe={}).key(None),
         replace(one, start=tmp_path).key(None),
         replace(one, heads=HeadOrder(temperature=0.5)).key(None),
+        replace(one, engine={"backend": "triton"}).key(None),
     }  # fmt: skip
-    assert len(keys) == 6
+    assert len(keys) == 7
     assert one.key(None) == replace(one, heads=HeadOrder(prompts=3)).key(None)
     monkeypatch.setattr(rehearsal, "code_sha256", lambda: "other code")
     assert one.key(None) not in keys

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.config import EngineConfig
 from engine.geometry import Geometry
 from engine.heads import capture, full, head as heads, regenerate
 from engine.heads.captured import Captured
 from engine.heads.head import Head
 from engine.heads.recipe import Recipe
 from engine.heads.regenerate import Sample
-from engine.heads.source import ForwardSource
+from engine.heads.source import DeviceSource
 from engine.heads.stage import Stage
 from engine.heads.trainer import Trainer, train
 from engine.suite import ASSETS
@@ -45,7 +46,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = "".join(json.dumps(asdict(s)) + "\n" for s in samples)
         (stage.folder / regenerate.FILE).write_text(lines)
         stage.finish((regenerate.FILE,), {})
-    source = ForwardSource(TINY, torch.device("cuda"))
+    source = DeviceSource.load(TINY, EngineConfig())
     capture.capture(root / "capture", root / "sequences", TINY, source, per_shard=4)
     return root / "capture"
 
