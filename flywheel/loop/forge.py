@@ -46,20 +46,31 @@ class Forge:
         name = str(step.candidate["head"])
         if self._known(name):
             return None
-        if (self._order.archive / name).is_dir():
-            record.enter(
-                self._ledger, archive.card_of(self._order.archive, name), step.variant_id
-            )
-            return None
         mine = stages(self._order, step.lever, step.incumbent)
         beside = [stages(self._order, lever, step.incumbent) for lever in others]
-        if (ended := self._carry_out(mine, beside)) is not None:
+        archived = (self._order.archive / name).is_dir()
+        if not archived and (ended := self._carry_out(mine, beside)) is not None:
             return ended
         try:
-            self._archive(step, name, mine)
+            if archived:
+                self._enter(step, name, mine)
+            else:
+                self._archive(step, name, mine)
         except FlywheelError as error:
             return Failure("not_archived", str(error))
         return None
+
+    def _enter(self, step: NextBlock, name: str, mine: Stages) -> None:
+        """Enter what a crash left archived; HeadError for the head of another ledger."""
+        card = archive.card_of(self._order.archive, name)
+        trained = mine.train.out / archive.WEIGHTS
+        known = archive.sha256(trained) if trained.is_file() else None
+        if card["files"][archive.WEIGHTS]["sha256"] != known:
+            raise HeadError(
+                f"the archive has another head {name}, which this ledger never trained; keep "
+                f"{self._order.archive / name} elsewhere, or begin in a folder of its own."
+            )
+        record.enter(self._ledger, card, step.variant_id)
 
     def _carry_out(self, mine: Stages, beside: Sequence[Stages]) -> Wish | Failure | None:
         """All stages of `mine`, and of those `beside` it what they do not share."""

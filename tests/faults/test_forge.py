@@ -156,6 +156,34 @@ def test_what_fails_beside_a_head_is_its_own_failure(tmp_path: Path, asked: Orde
         assert box.stages() == ["rehearse+"]
 
 
+def test_an_archived_head_is_entered_only_where_it_is_the_one_that_was_trained(
+    tmp_path: Path, asked: Order
+) -> None:
+    """A crash leaves a head archived and not entered; so does a ledger that was lost."""
+    with opened(asked) as ledger:
+        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
+        assert Box(tmp_path, ledger, asked).make("one", anchor=0.0) is None
+    archived = asked.archive / "one-v0001"
+    before = (archived / "head_card.json").read_bytes()
+    asked.ledger.unlink()
+    with opened(asked) as ledger:
+        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
+        box = Box(tmp_path, ledger, asked)
+        box.stages()
+        failure = box.make("one", anchor=0.5)
+        assert failure is not None
+        assert failure.code == "not_archived"
+        assert "another head one-v0001, which this ledger never trained" in failure.detail
+        assert [row.name for row in view(ledger).heads] == []
+        assert box.stages() == []
+    asked.ledger.unlink()
+    with opened(asked) as ledger:
+        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
+        assert Box(tmp_path, ledger, asked).make("one", anchor=0.0) is None
+        assert [row.name for row in view(ledger).heads] == ["one-v0001"]
+    assert (archived / "head_card.json").read_bytes() == before
+
+
 def test_the_target_speaks_as_the_incumbent_runs(asked: Order) -> None:
     lever = head("x", anchor=0.0)
     plain, on_gpu, tiled = (
