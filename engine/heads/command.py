@@ -138,6 +138,11 @@ def main(arguments: list[str] | None = None) -> int:
     except EngineError as error:
         print(f"engine.heads: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        # A disk that is full, or a folder that may not be written or read.
+        print(f"engine.heads: {error.filename or 'The disk'}: {error.strerror or error}.",
+              file=sys.stderr)  # fmt: skip
+        return 2
     except KeyboardInterrupt:
         print("engine.heads: interrupted; the same command goes on from here.", file=sys.stderr)
         return 130
