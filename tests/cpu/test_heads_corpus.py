@@ -95,7 +95,7 @@ def test_only_the_user_s_words_change() -> None:
 
 def test_a_generator_that_has_no_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = MAKERS["reasoning"](stream("heads", "reasoning", 0))
-    monkeypatch.setitem(corpus.MAKERS, "reasoning", lambda _: sample)
+    monkeypatch.setitem(MAKERS, "reasoning", lambda _: sample)
     monkeypatch.setattr(corpus, "worth_asking", lambda _: True)
     monkeypatch.setattr(corpus, "_BARREN", 20)
     tokenizer = Tokenizer.load(TINY)

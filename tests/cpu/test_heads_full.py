@@ -273,8 +273,12 @@ def test_a_random_head_keeps_the_size_of_what_it_multiplies() -> None:
 def test_a_tensor_that_no_gradient_reaches_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     geometry = Geometry.parse(REDUCED)
     recipe = dataclasses.replace(RECIPE, confidence=0.0)
-    with pytest.raises(NumericsError, match=r"No gradient reached .*confidence_head"):
-        full.show(geometry, CPU, recipe, steps=1, length=40)
+    facts = full.show(geometry, CPU, recipe, steps=1, length=40)
+    assert any("confidence_head" in name for name in facts["without_gradient"])
+    with monkeypatch.context() as lost:
+        lost.setattr(full.Trainer, "without_gradient", lambda _: ["mtp.0.attn.wkv.weight"])
+        with pytest.raises(NumericsError, match=r"No gradient reached .*wkv"):
+            full.show(geometry, CPU, recipe, steps=1, length=40)
     with pytest.raises(ConfigError, match="a step or more"):
         full.show(geometry, CPU, RECIPE, steps=0, length=40)
     monkeypatch.setattr(memory, "free_bytes", lambda _: 1 << 20)
