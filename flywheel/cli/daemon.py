@@ -260,7 +260,9 @@ def _end_live_runs(path: Path) -> list[str]:
         )
         if state.phase == "running" or orphaned:
             launch.end(run_dir)
-            ended.append(run_dir.name)
+            # Runs side by side are called alike.
+            made = run_dir.parent.parent.parent.name == "forge"
+            ended.append(f"{run_dir.parent.name}/{run_dir.name}" if made else run_dir.name)
     return ended
 
 

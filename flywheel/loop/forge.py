@@ -126,6 +126,9 @@ class Forge:
             if isinstance(one, Failure):
                 return one
             if one is not None and not stage.done:
+                # `flywheel stop --now` ends the runs of a loop that is late: no failure of theirs.
+                if (wish := self._wishes.asked()) is not None and wish.end_run:
+                    return wish
                 return _failure(stage, one.run_dir, attended[stage.out])
         return None
 

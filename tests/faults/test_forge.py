@@ -25,7 +25,7 @@ from flywheel.errors import LeaseBusy
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop import handover, judge, plan, planned, rehearsal
-from flywheel.loop.attend import Wishes
+from flywheel.loop.attend import Attended, Wish, Wishes, attend
 from flywheel.loop.forge import Failure, Forge, running
 from flywheel.loop.order import HeadOrder, Order
 from flywheel.loop.stages import Stage
@@ -268,5 +268,23 @@ def test_stop_now_ends_trainings_also_when_the_loop_is_gone(tmp_path: Path, slow
         left_running(tmp_path, ledger, slow, 2)
         with Lease.acquire(daemon_path(tmp_path / "other.db"), "flywheel run"):
             assert _end_live_runs(slow.ledger) == []
-        assert _end_live_runs(slow.ledger) == ["train-001", "train-001"]
+        assert _end_live_runs(slow.ledger) == ["arm0/train-001", "arm1/train-001"]
         assert running(slow) == []
+
+
+def test_a_stage_that_was_ended_for_a_late_loop_did_not_fail(
+    tmp_path: Path, asked: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(asked) as ledger:
+        box = Box(tmp_path, ledger, asked)
+
+        def late(run_dir: Path, *words: Any, **more: Any) -> Attended:
+            wait_for(lambda: launch.look(run_dir).phase == "left")
+            box.wishes.interrupt("flywheel stop --now")
+            return attend(run_dir, *words, **more)
+
+        monkeypatch.setattr("flywheel.loop.forge.attend", late)
+        out = tmp_path / "out"
+        words = ("--out", str(out), "--recipe", json.dumps({"anchor": 9.0}))
+        found = box.forge._run([Stage("rehearse", out, words)])
+        assert isinstance(found, Wish)
