@@ -8,6 +8,12 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.geometry import Geometry
+from engine.heads.recipe import Recipe
+
+
+def check_recipe(raw: Mapping[str, Any], checkpoint: Path) -> None:
+    """Raise EngineError, in words for people, where a training of heads would for this recipe."""
+    Recipe.parse(raw).require_fit(Geometry.load(checkpoint).dspark_block_size)
 
 
 def check(raw: Mapping[str, Any], checkpoint: Path) -> None:

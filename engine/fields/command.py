@@ -11,14 +11,14 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from engine import config
 from engine.config import CHOICES, OF_TORCH, OF_TRITON, RANGES, TILES, EngineConfig
 from engine.errors import EngineError
-from engine.fields.check import check
+from engine.fields.check import check, check_recipe
 from engine.geometry import ASSETS
 
 _REMARK = re.compile(r"^    (?P<name>\w+): \w+ = [^#]+  # (?P<said>.+)$", re.MULTILINE)
@@ -62,11 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check", metavar="FIELDS", type=_object, help="Could these, a JSON object, run here?"
     )
     parser.add_argument(
+        "--recipe", type=_object, help="Could a head be trained by this, a JSON object?"
+    )
+    parser.add_argument(
         "--checkpoint", type=Path, default=ASSETS / "tiny-v4", help="The model to check with."
     )
     given = parser.parse_args(arguments)
-    if given.check is not None:
-        return _check(given.check, given.checkpoint)
+    wanted = ((check, given.check), (check_recipe, given.recipe))
+    if asked := [(could, raw) for could, raw in wanted if raw is not None]:
+        return max(_check(could, raw, given.checkpoint) for could, raw in asked)
     found = fields()
     if given.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
@@ -86,9 +90,11 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
-def _check(raw: dict[str, Any], checkpoint: Path) -> int:
+def _check(
+    could: Callable[[Mapping[str, Any], Path], None], raw: dict[str, Any], checkpoint: Path
+) -> int:
     try:
-        check(raw, checkpoint)
+        could(raw, checkpoint)
     except EngineError as error:
         print(error, file=sys.stderr)
         return 2

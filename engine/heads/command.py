@@ -138,8 +138,15 @@ def main(arguments: list[str] | None = None) -> int:
     except EngineError as error:
         print(f"engine.heads: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        # A disk that is full, or a folder that may not be written or read.
+        print(f"engine.heads: {error.filename or 'The disk'}: {error.strerror or error}.",
+              file=sys.stderr)  # fmt: skip
+        return 2
     except KeyboardInterrupt:
-        print("engine.heads: interrupted; the same command goes on from here.", file=sys.stderr)
+        goes_on = getattr(options, "out", None) is not None
+        then = "the same command goes on from here" if goes_on else "nothing of it was kept"
+        print(f"engine.heads: interrupted; {then}.", file=sys.stderr)
         return 130
     if options.json:
         print(json.dumps(found, indent=1))

@@ -29,6 +29,8 @@ FILE = "prompts.jsonl"
 SUITES = tuple(plan.path for plan in PLANS)
 # Candidates tried for each prompt wanted before a category is given up.
 _PATIENCE = 200
+# Samples in a row without a text that is new and worth asking before a generator has no more.
+_BARREN = 1000
 
 Grams = frozenset[tuple[int, ...]]
 
@@ -69,12 +71,14 @@ def build(
     where it applies), or from this project's own generators. Raises StageRefused when a category
     cannot be filled.
     """
+    if per_category < 1:
+        raise ConfigError(f"A category needs a prompt or more; got {per_category}.")
     asked = {
         "per_category": per_category, "ngram": NGRAM, "generator": GENERATOR_VERSION,
         "rewording": rewording.VERSION,
-        "chats": sha256(chats) if chats else None,
+        "chats": _sha256(chats) if chats else None,
         "suites": [Suite.load(path).sha256 for path in suites],
-        "tokenizer": sha256(checkpoint / "tokenizer.json"),
+        "tokenizer": _sha256(checkpoint / "tokenizer.json"),
     }  # fmt: skip
     stage = Stage(out, "corpus", asked)
     if stage.done:
@@ -106,6 +110,13 @@ def build(
             },
         )  # fmt: skip
     return prompts
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise EngineError(f"Cannot read {path}: {error.strerror}.") from None
 
 
 def load(folder: Path) -> list[Prompt]:
@@ -182,20 +193,31 @@ def _in_other_words(prompt: Prompt, number: int) -> Prompt:
 
 
 def _made(category: str) -> Iterator[Prompt]:
-    """Endless prompts of this project's own generator, from seeds that nothing else uses.
+    """Prompts of this project's own generator, as many as there are, from seeds of their own.
 
     They are chosen as suites choose theirs, or a head would learn kinds that are never asked.
     """
     tokenizer = Tokenizer.load(ASSETS / "tiny-v4")
-    index = 0
-    while True:
+    seen: set[str] = set()
+    index = last = 0
+    while index - last <= _BARREN:
         sample = MAKERS[category](stream(SPLIT, category, index))
         index += 1
         prompt = chat.encode(tokenizer, sample.prompt, thinking=sample.thinking)
         if worth_asking(chat_ids(tokenizer, sample)[len(prompt) :]):
+            if (text := user_text(sample.prompt)) not in seen:
+                seen.add(text)
+                last = index
             yield Prompt(
                 "", category, sample.prompt, sample.thinking, "Apache-2.0", f"chats/{category}"
             )
+
+
+def _require_text(prompt: Prompt) -> None:
+    """TypeError where what is compared with suites, or told of where it is from, is no text."""
+    asked = [m["content"] for m in prompt.messages if m["role"] == "user"]
+    if not all(isinstance(x, str) for x in (*asked, prompt.licence, prompt.source)):
+        raise TypeError("licence, source and what the user says must be text")
 
 
 def _given(path: Path) -> dict[str, list[Prompt]]:
@@ -203,8 +225,8 @@ def _given(path: Path) -> dict[str, list[Prompt]]:
     found: dict[str, list[Prompt]] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise EngineError(f"Cannot read the chats {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"The chats {path} are not UTF-8 text.") from None
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
@@ -213,7 +235,8 @@ def _given(path: Path) -> dict[str, list[Prompt]]:
                 entry["licence"], entry["source"],
             )  # fmt: skip
             chat.pieces(prompt.messages, thinking=prompt.thinking)
-        except (ValueError, KeyError, TypeError, EngineError) as error:
+            _require_text(prompt)
+        except (ValueError, KeyError, TypeError, AttributeError, EngineError) as error:
             raise ConfigError(f"{path}, line {number}, is no prompt with a licence and a source: "
                               f"{error!r}.") from None  # fmt: skip
         if prompt.category not in CATEGORIES or not prompt.licence or not prompt.source:

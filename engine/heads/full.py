@@ -203,9 +203,14 @@ def _take(trainer: Trainer, steps: int) -> Taken:
 
 
 def _silent(trainer: Trainer) -> list[str]:
-    """Tensors without a gradient: router biases. NumericsError when there is any other."""
+    """Tensors without a gradient: router biases, and what a loss of no weight would have moved.
+
+    NumericsError when there is any other.
+    """
     silent = list(trainer.without_gradient())
-    for name in (n for n in silent if not n.endswith("gate.bias")):
+    off = () if trainer.recipe.confidence else (".confidence_head.",)
+    known = (n for n in silent if n.endswith("gate.bias") or any(part in n for part in off))
+    for name in sorted(set(silent).difference(known)):
         raise NumericsError(f"No gradient reached the tensor {name}.")
     return silent
 

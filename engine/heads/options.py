@@ -12,11 +12,15 @@ from engine.errors import ConfigError
 
 
 def device_of(name: str) -> torch.device:
-    """A device by name; ConfigError for what is none."""
+    """A device by name; ConfigError for what is none of ours."""
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"{name!r} is not a device; use cpu or cuda.") from None
+        device = None
+    # There are others, such as meta, on which nothing here can be computed.
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"{name!r} is not a device to train on; use cpu or cuda.")
+    return device
 
 
 def config_of(text: str) -> EngineConfig:

@@ -72,6 +72,14 @@ class Recipe:
         """Plain JSON."""
         return dataclasses.asdict(self)
 
+    def require_fit(self, slots: int) -> None:
+        """ConfigError where it names a slot that a head's block of so many does not have."""
+        if self.width > slots or self.hass_from >= slots:
+            raise ConfigError(
+                f"width {self.width} and hass_from {self.hass_from} must fit the head's block "
+                f"of {slots} slots."
+            )
+
     def factor(self, step: int) -> float:
         """Share of the peak rate at `step`: a linear warm-up, then half a cosine down to zero."""
         warm = max(1, round(self.warm_up * self.steps))

@@ -46,7 +46,12 @@ class Stage:
         )
 
     def __enter__(self) -> Stage:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StageRefused(
+                f"{self.folder} cannot be made a folder for the stage: {error.strerror}."
+            ) from None
         before = _read(self.folder / ASKED)
         if before is not None and before != self.asked:
             field = next(k for k in {**before, **self.asked} if before.get(k) != self.asked.get(k))

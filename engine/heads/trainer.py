@@ -51,11 +51,7 @@ class Trainer:
 
     def __init__(self, head: Head, data: Data, recipe: Recipe, *, recorded: bool = True) -> None:
         block = head.geometry.dspark_block_size
-        if recipe.width > block or recipe.hass_from >= block:
-            raise StageRefused(
-                f"width {recipe.width} and hass_from {recipe.hass_from} must fit the head's block "
-                f"of {block} slots."
-            )
+        recipe.require_fit(block)
         self.head, self.data, self.recipe = head, data, recipe
         self.width = recipe.width or block
         self.forward = Forward(head.geometry, head.device, rounding=True)

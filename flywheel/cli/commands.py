@@ -127,6 +127,9 @@ def run(
         )
     if start:
         cli_start.check(path, first_config, model, fields)
+    if recipe := recipe_of(head_recipe):
+        # Else every head of the night would fail of it.
+        cli_start.check_recipe(recipe, model, fields)
     # Canaries are counted, however long that takes.
     budget_s = QUICK_BUDGET_S if quick and not canaries else None
     order = Order(

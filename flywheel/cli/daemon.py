@@ -252,15 +252,26 @@ def _end_live_runs(path: Path) -> list[str]:
     from flywheel.run import launch
 
     ended = []
-    for run_dir in (path.parent / "runs" / run for run in glance.history(path)["open_runs"]):
+    mine = [path.parent / "runs" / run for run in glance.history(path)["open_runs"]]
+    for run_dir in (*mine, *_being_made(path)):
         state = launch.look(run_dir)
         orphaned = state.phase == "lost" and state.engine is not None and bool(
             identity.group_members(state.engine)
         )
         if state.phase == "running" or orphaned:
             launch.end(run_dir)
-            ended.append(run_dir.name)
+            # Runs side by side are called alike.
+            made = run_dir.parent.parent.parent.name == "forge"
+            ended.append(f"{run_dir.parent.name}/{run_dir.name}" if made else run_dir.name)
     return ended
+
+
+def _being_made(path: Path) -> list[Path]:
+    """Runs that make heads or gate patches; none while the loop of a ledger beside may own them."""
+    beside = (p for p in path.parent.glob("*.daemon.lock") if p != lease.daemon_path(path))
+    if any(lease.holder(lock) is not None for lock in beside):
+        return []
+    return sorted((path.parent / "forge").glob("runs/*/*"))
 
 
 def resume(

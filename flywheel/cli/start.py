@@ -25,7 +25,7 @@ def check(
     """
     begun = _first_of(ledger)
     if begun is None:
-        _ask(asked, checkpoint, command)
+        _ask(command, "--check", best.engine_part(asked), checkpoint, "--start")
         return
     for field, value in asked.items():
         if field not in begun or begun[field] != value:
@@ -33,6 +33,11 @@ def check(
                 f"{ledger} began with another first configuration ({json.dumps(dict(begun))}); "
                 f"--start {field}={value} is for a new ledger."
             )
+
+
+def check_recipe(recipe: Mapping[str, object], checkpoint: Path, command: Sequence[str]) -> None:
+    """Raise UsageError for a recipe that no head of the checkpoint could be trained by."""
+    _ask(command, "--recipe", recipe, checkpoint, "--head-recipe")
 
 
 def _first_of(ledger: Path) -> Mapping[str, object] | None:
@@ -48,15 +53,17 @@ def _first_of(ledger: Path) -> Mapping[str, object] | None:
     return campaigns[0].first_config if campaigns else None
 
 
-def _ask(asked: Mapping[str, object], checkpoint: Path, command: Sequence[str]) -> None:
-    fields = json.dumps(best.engine_part(asked))
+def _ask(
+    command: Sequence[str], option: str, asked: Mapping[str, object], checkpoint: Path, of: str
+) -> None:
+    """Ask the engine about `asked`; what it refuses is a mistake in our option `of`."""
     try:
         done = subprocess.run(
-            [*command, "--check", fields, "--checkpoint", str(checkpoint)],
+            [*command, option, json.dumps(asked), "--checkpoint", str(checkpoint)],
             capture_output=True, text=True, timeout=_PATIENCE_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return
     said = done.stderr.splitlines()
     if done.returncode == _REFUSED and len(said) == 1:
-        raise UsageError(f"--start: {said[0]}")
+        raise UsageError(f"{of}: {said[0]}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from flywheel.files import dump, read_json
 from flywheel.heads import archive, record
 from flywheel.ledger import views
 from flywheel.lever import Lever
-from flywheel.loop.attend import attend
+from flywheel.loop.attend import Attended, attend
+from flywheel.loop.order import Order
 from flywheel.loop.result import Failure
 from flywheel.loop.stages import Stage, Stages, stages
 from flywheel.loop.step import NextBlock
@@ -27,6 +29,20 @@ from flywheel.run import launch
 from flywheel.run.guarding import guard_of
 from flywheel.run.manifest import Manifest, new_nonce
 from flywheel.run.supervise import STDERR_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A stage under way: its run, and the supervisor where this process started it."""
+
+    run_dir: Path
+    manifest: Manifest
+    child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """Whose stage it is too, for runs side by side are called alike."""
+        return f"{self.run_dir.name}  {self.run_dir.parent.name}"
 
 
 class Forge:
@@ -85,18 +101,15 @@ class Forge:
         return self._run([mine.train], [x.train for x in beside if x.tried])
 
     def adopt(self) -> Wish | None:
-        """Attend the stage that an earlier session began, if it still runs and holds the device."""
-        for run_dir in sorted(self._order.forge_dir.glob("runs/*/*")):
-            if launch.look(run_dir).phase != "running":
-                continue
-            self._display.say(f"{run_dir.name}  adopted, still running")
-            manifest = Manifest.read(run_dir)
-            self._do(f"making a head: {run_dir.name}", manifest.run_id)
-            patience_s = self._order.patience_s
-            attended = attend(run_dir, manifest, self._wishes, patience_s=patience_s)
-            if attended.wish is not None:
-                return attended.wish
-        return None
+        """Attend the stages that an earlier session began and that still run and hold the device.
+
+        A person's wish ends or leaves all of them.
+        """
+        begun = [_Begun(run_dir, Manifest.read(run_dir)) for run_dir in running(self._order)]
+        for one in begun:
+            self._display.say(f"{one.name}  adopted, still running")
+        ended = self._attend(begun)
+        return next((one.wish for one in ended if one.wish is not None), None)
 
     def _known(self, name: str) -> bool:
         with self._ledger.reading() as connection:
@@ -109,22 +122,32 @@ class Forge:
 
         A person's wish ends or leaves all of them.
         """
-        begun = [(stage, self._begin(stage)) for stage in (*needed, *beside) if not stage.done]
-        ended = {
-            stage.out: one if isinstance(one, Failure) else self._attend(stage, *one)
-            for stage, one in begun
-        }
-        wishes = (how for how in ended.values() if isinstance(how, Wish))
-        failures = (how for stage in needed if (how := ended.get(stage.out)) is not None)
-        return next(wishes, None) or next(failures, None)
+        begun: dict[Path, _Begun | Failure] = {}
+        for stage in (*needed, *beside):
+            # Heads of one recipe share its rehearsal.
+            if not stage.done and stage.out not in begun:
+                begun[stage.out] = self._begin(stage)
+        under_way = {out: one for out, one in begun.items() if isinstance(one, _Begun)}
+        attended = dict(zip(under_way, self._attend(list(under_way.values())), strict=True))
+        wishes = (one.wish for one in attended.values() if one.wish is not None)
+        if (wish := next(wishes, None)) is not None:
+            return wish
+        for stage in needed:
+            one = begun.get(stage.out)
+            if isinstance(one, Failure):
+                return one
+            if one is not None and not stage.done:
+                # `flywheel stop --now` ends the runs of a loop that is late: no failure of theirs.
+                if (wish := self._wishes.asked()) is not None and wish.end_run:
+                    return wish
+                return _failure(stage, one.run_dir, attended[stage.out])
+        return None
 
-    def _begin(
-        self, stage: Stage
-    ) -> tuple[Path, Manifest, subprocess.Popen[bytes] | None] | Failure:
+    def _begin(self, stage: Stage) -> _Begun | Failure:
         """A stage's process: the one that still runs, or a new one."""
         attempts = self._attempts(stage)
         if attempts and launch.look(attempts[-1]).phase == "running":
-            return attempts[-1], Manifest.read(attempts[-1]), None
+            return _Begun(attempts[-1], Manifest.read(attempts[-1]))
         run_dir = self._runs(stage) / f"{stage.name}-{len(attempts) + 1:03d}"
         manifest = self._manifest(stage, run_dir)
         self._display.say(f"{run_dir.name}  {stage.out.name}")
@@ -136,28 +159,27 @@ class Forge:
             child = launch.start(run_dir, lease_fds=lease.fds if lease else ())
         except LaunchError as error:
             return Failure("not_started", str(error))
-        return run_dir, manifest, child
+        return _Begun(run_dir, manifest, child)
 
-    def _attend(
-        self,
-        stage: Stage,
-        run_dir: Path,
-        manifest: Manifest,
-        child: subprocess.Popen[bytes] | None,
-    ) -> Wish | Failure | None:
-        self._do(f"making a head: {stage.name}", manifest.run_id)
-        attended = attend(
-            run_dir, manifest, self._wishes, child=child, patience_s=self._order.patience_s
-        )
-        if attended.wish is not None:
-            return attended.wish
-        if stage.done:
-            return None
-        state = attended.state
-        status = None if state is None else state.exit_status
-        code = "timeout" if status is not None and status.timed_out else f"{stage.name}_failed"
-        said = stage.card.get("reason") or launch.stderr_tail(run_dir) or "it left no word"
-        return Failure(code, str(said).splitlines()[-1])
+    def _attend(self, begun: Sequence[_Begun]) -> list[Attended]:
+        """How each of what runs side by side ended, or was left."""
+        ended: list[Attended] = []
+        patience_s = self._order.patience_s
+        for number, one in enumerate(begun):
+            beside = f", {len(begun)} side by side" if len(begun) > 1 else ""
+            self._do(f"making a head: {one.run_dir.name}{beside}", one.manifest.run_id)
+            attended = attend(
+                one.run_dir, one.manifest, self._wishes, child=one.child, patience_s=patience_s
+            )
+            ended.append(attended)
+            if attended.wish is None:
+                continue
+            # One patience for all, or the loop would leave the later the more run side by side.
+            patience_s = 0.0
+            if attended.wish.end_run:
+                for other in begun[number + 1 :]:
+                    launch.ask(launch.look(other.run_dir))
+        return ended
 
     def _runs(self, stage: Stage) -> Path:
         return self._order.forge_dir / "runs" / stage.out.name
@@ -209,6 +231,20 @@ class Forge:
             now_utc=utc_text(self._clock.now()), variant_id=step.variant_id,
         )  # fmt: skip
         self._display.say(f"archived {name}: {self._order.archive / name}")
+
+
+def running(order: Order) -> list[Path]:
+    """Runs of stages, and of gates, that go on."""
+    every = sorted(order.forge_dir.glob("runs/*/*"))
+    return [run_dir for run_dir in every if launch.look(run_dir).phase == "running"]
+
+
+def _failure(stage: Stage, run_dir: Path, attended: Attended) -> Failure:
+    state = attended.state
+    status = None if state is None else state.exit_status
+    code = "timeout" if status is not None and status.timed_out else f"{stage.name}_failed"
+    said = stage.card.get("reason") or launch.stderr_tail(run_dir) or "it left no word"
+    return Failure(code, str(said).splitlines()[-1])
 
 
 def _short(facts: dict[str, Any]) -> dict[str, Any]:

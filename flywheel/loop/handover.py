@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from flywheel.box import device
@@ -18,10 +18,11 @@ PURPOSE = "flywheel run"
 PATIENCE_S = 15.0
 
 
-def take(runs_dir: Path, wishes: Wishes, clock: Clock) -> Lease | Wish:
+def take(homes: Collection[Path], wishes: Wishes, clock: Clock) -> Lease | Wish:
     """The device's lease; LeaseBusy names who has it.
 
-    A supervisor of this ledger's own runs, of which none is open any more, is waited for.
+    A supervisor of this ledger's own runs, of which none is open any more, is waited for: their
+    directories lie in one of `homes`.
     """
     path = device_path()
     until_s = clock.monotonic_s() + PATIENCE_S
@@ -32,7 +33,7 @@ def take(runs_dir: Path, wishes: Wishes, clock: Clock) -> Lease | Wish:
         except LeaseBusy:
             held = holder(path)
             # Free by now: it was let go of in this instant, or an orphan sits on the device.
-            ours = not was_free if held is None else _of(held.run_dir, runs_dir)
+            ours = not was_free if held is None else _of(held.run_dir, homes)
             was_free = held is None
             if not ours or clock.monotonic_s() >= until_s:
                 raise
@@ -55,5 +56,6 @@ def record(ledger: Ledger, taken: Lease, *, now_utc: str, say: Callable[[str], N
     )
 
 
-def _of(run_dir: str | None, runs_dir: Path) -> bool:
-    return run_dir is not None and Path(run_dir).resolve().parent == runs_dir.resolve()
+def _of(run_dir: str | None, homes: Collection[Path]) -> bool:
+    above = () if run_dir is None else Path(run_dir).resolve().parents
+    return any(home.resolve() in above for home in homes)

@@ -291,7 +291,9 @@ class Night:
         halted = self._halted()
         if halted is not None:
             raise Refused(halted.reason)
-        taken = handover.take(self.order.runs_dir, self.wishes, self.clock)
+        taken = handover.take(
+            (self.order.runs_dir, self.order.forge_dir), self.wishes, self.clock
+        )
         if isinstance(taken, Wish):
             return taken
         self.course.lease = taken

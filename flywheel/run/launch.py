@@ -125,9 +125,7 @@ def end(run_dir: Path, grace_s: float = 5.0) -> RunState:
     """End a run: its supervisor is asked to, and does; or, if it is lost, its group is ended."""
     state = look(run_dir)
     if state.phase == "running" and state.supervisor is not None:
-        identity.send(state.supervisor, signal.SIGTERM)
-        # One that was stopped hears nothing before it goes on.
-        identity.send(state.supervisor, signal.SIGCONT)
+        ask(state)
         deadline = time.monotonic() + 2 * grace_s + 5.0
         while time.monotonic() < deadline:
             state = look(run_dir)
@@ -139,6 +137,14 @@ def end(run_dir: Path, grace_s: float = 5.0) -> RunState:
     elif state.phase == "running" and state.engine is not None:
         identity.end_group(state.engine, grace_s)
     return state
+
+
+def ask(state: RunState) -> None:
+    """Ask the supervisor of a run to end it, and do not wait."""
+    if state.phase == "running" and state.supervisor is not None:
+        identity.send(state.supervisor, signal.SIGTERM)
+        # One that was stopped hears nothing before it goes on.
+        identity.send(state.supervisor, signal.SIGCONT)
 
 
 def bury(state: RunState, grace_s: float = 5.0) -> bool:

@@ -41,6 +41,24 @@ def test_what_the_engine_cannot_begin_with_is_refused_before_anything_is_begun(
     assert not ledger.exists()
 
 
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ('{"rates": 1}', "--head-recipe: Unknown recipe field 'rates'"),
+        ('{"hass_from": 99}', "hass_from must be an integer from 0 to 64; got 99"),
+        ('{"hass_from": 5}', "must fit the head's block of 5 slots"),
+    ],
+)
+def test_a_recipe_of_which_every_head_would_fail_is_refused_before_anything_is_begun(
+    recipe: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = tmp_path / "l.db"
+    assert main(["run", "--ledger", str(ledger), "--heads", "--head-recipe", recipe]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not ledger.exists()
+    start.check_recipe({"steps": 3}, MODEL, ENGINE)
+
+
 def test_a_ledger_keeps_the_first_configuration_it_began_with(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     opened = Ledger.open(path)

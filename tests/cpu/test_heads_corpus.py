@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import ConfigError
 from engine.heads import corpus, rewording
+from engine.heads.command import main
 from engine.heads.stage import StageRefused
 from engine.suite import ASSETS, Suite
 from engine.tokenizer import Tokenizer
@@ -89,3 +91,69 @@ def test_only_the_user_s_words_change() -> None:
     assert "5 weeks" in found[1]["content"]
     assert "Make a plan for" not in found[1]["content"]
     assert "Add docstrings." not in found[1]["content"]
+
+
+def test_a_generator_that_has_no_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = MAKERS["reasoning"](stream("heads", "reasoning", 0))
+    monkeypatch.setitem(MAKERS, "reasoning", lambda _: sample)
+    monkeypatch.setattr(corpus, "worth_asking", lambda _: True)
+    monkeypatch.setattr(corpus, "_BARREN", 20)
+    tokenizer = Tokenizer.load(TINY)
+    with pytest.raises(StageRefused, match="reasoning gives 1 of 2 prompts"):
+        corpus._fill("reasoning", corpus._made("reasoning"), tokenizer, frozenset(), 2)
+    monkeypatch.setattr(corpus, "worth_asking", lambda _: False)
+    assert list(corpus._made("reasoning")) == []
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_corpus_of_nothing_is_refused_and_nothing_is_left(tmp_path: Path, count: int) -> None:
+    with pytest.raises(ConfigError, match="a prompt or more"):
+        corpus.build(tmp_path / "c", TINY, per_category=count)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"messages": "abc"}, {"messages": [1]}, {"messages": [{"role": "user"}]},
+        {"messages": [{"role": "user", "content": None}]}, {"licence": 5},
+    ],
+)  # fmt: skip
+def test_a_chat_that_is_no_text_is_named_by_its_line(
+    tmp_path: Path, line: dict[str, object]
+) -> None:
+    whole = {"category": "long_context", "messages": [{"role": "user", "content": "hello"}],
+             "licence": "CC0-1.0", "source": "there"}  # fmt: skip
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text(json.dumps({**whole, **line}) + "\n")
+    with pytest.raises(ConfigError, match="line 1, is no prompt"):
+        corpus.build(tmp_path / "c", TINY, per_category=1, chats=chats)
+
+
+def test_what_cannot_be_read_or_made_is_said_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "file", str(tmp_path / "out")
+    file.write_bytes(b"\xff\xfe\n")
+    for words, said in (
+        (["--out", out, "--chats", str(tmp_path / "none")], "Cannot read"),
+        (["--out", out, "--chats", str(tmp_path)], "Cannot read"),
+        (["--out", out, "--chats", str(file)], "not UTF-8"),
+        (["--out", out, "--checkpoint", str(tmp_path)], "Cannot read"),
+        (["--out", str(file)], "cannot be made a folder"),
+    ):
+        assert main(["corpus", *words]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+
+
+def test_a_disk_that_is_full_is_said_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(corpus, "build", full)
+    assert main(["corpus", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "engine.heads: The disk: No space left on device.\n"

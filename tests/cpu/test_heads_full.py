@@ -273,10 +273,37 @@ def test_a_random_head_keeps_the_size_of_what_it_multiplies() -> None:
 def test_a_tensor_that_no_gradient_reaches_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     geometry = Geometry.parse(REDUCED)
     recipe = dataclasses.replace(RECIPE, confidence=0.0)
-    with pytest.raises(NumericsError, match=r"No gradient reached .*confidence_head"):
-        full.show(geometry, CPU, recipe, steps=1, length=40)
+    facts = full.show(geometry, CPU, recipe, steps=1, length=40)
+    assert any("confidence_head" in name for name in facts["without_gradient"])
+    with monkeypatch.context() as lost:
+        lost.setattr(full.Trainer, "without_gradient", lambda _: ["mtp.0.attn.wkv.weight"])
+        with pytest.raises(NumericsError, match=r"No gradient reached .*wkv"):
+            full.show(geometry, CPU, recipe, steps=1, length=40)
     with pytest.raises(ConfigError, match="a step or more"):
         full.show(geometry, CPU, RECIPE, steps=0, length=40)
     monkeypatch.setattr(memory, "free_bytes", lambda _: 1 << 20)
     with pytest.raises(StageRefused, match="are free"):
         full.show(geometry, CPU, RECIPE, steps=1, length=40)
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "nowhere"])
+def test_a_device_that_is_neither_cpu_nor_cuda_is_refused(
+    device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["full", "--geometry", "tiny-v4", "--device", device]) == 2
+    assert "use cpu or cuda" in capsys.readouterr().err
+
+
+def test_an_interrupt_promises_no_more_than_was_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(full, "show", interrupted)
+    assert main(["full", "--geometry", "tiny-v4"]) == 130
+    assert capsys.readouterr().err == "engine.heads: interrupted; nothing of it was kept.\n"
+    monkeypatch.setattr("engine.heads.arm.make", interrupted)
+    words = ["train", "--capture", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main(words) == 130
+    assert "goes on from here" in capsys.readouterr().err

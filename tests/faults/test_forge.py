@@ -5,26 +5,33 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
+from harness import wait_for
 from nights import opened, order, view
 from rich.console import Console
 
 from flywheel.box.clock import SystemClock
+from flywheel.box.lease import Lease, daemon_path, device_path
+from flywheel.cli.daemon import _end_live_runs
 from flywheel.display.panel import Display
+from flywheel.errors import LeaseBusy
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import judge, plan, planned, rehearsal
-from flywheel.loop.attend import Wishes
-from flywheel.loop.forge import Forge
+from flywheel.loop import handover, judge, plan, planned, rehearsal
+from flywheel.loop.attend import Attended, Wish, Wishes, attend
+from flywheel.loop.forge import Forge, running
 from flywheel.loop.order import HeadOrder, Order
 from flywheel.loop.result import Failure
-from flywheel.loop.stages import stages
+from flywheel.loop.stages import Stage, stages
 from flywheel.loop.workshop import Workshop
+from flywheel.run import launch
 from flywheel.statistics.campaign import HEADS
 
 TRAINER = """
@@ -71,9 +78,10 @@ class Box:
     def __init__(self, root: Path, ledger: Ledger, asked: Order) -> None:
         self.told, self.ledger = root / "told", ledger
         clock = SystemClock()
+        self.wishes = Wishes(asked.ledger, clock)
         self.forge = Forge(Workshop(
             asked, ledger, clock, Display(Console(file=io.StringIO())),
-            Wishes(asked.ledger, clock), lease=lambda: None, do=lambda *_: None,
+            self.wishes, lease=lambda: None, do=lambda *_: None,
         ))  # fmt: skip
 
     def make(
@@ -219,3 +227,114 @@ def test_a_rehearsal_answers_for_inputs_recipe_box_and_code(
     assert one.key(None) == replace(one, heads=HeadOrder(prompts=3)).key(None)
     monkeypatch.setattr(rehearsal, "code_sha256", lambda: "other code")
     assert one.key(None) not in keys
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+(Path(sys.argv[sys.argv.index("--out") + 1])).mkdir(parents=True, exist_ok=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path, asked: Order) -> Iterator[Order]:
+    """Every stage lasts for ever; none is left when the test ends."""
+    trainer = tmp_path / "slow.py"
+    trainer.write_text(SLOW)
+    heads = replace(asked.heads, command=(sys.executable, str(trainer)))
+    mine = replace(asked, heads=heads, patience_s=1.0)
+    yield mine
+    for run_dir in running(mine):
+        launch.end(run_dir)
+
+
+def left_running(tmp_path: Path, ledger: Ledger, mine: Order, count: int) -> list[Path]:
+    """Stages of a loop that is gone."""
+    box = Box(tmp_path, ledger, mine)
+    for number in range(count):
+        stage = Stage("train", mine.forge_dir / f"arm{number}", ("--out", str(tmp_path / "out")))
+        assert not isinstance(box.forge._begin(stage), Failure)
+    wait_for(lambda: len(running(mine)) == count)
+    return running(mine)
+
+
+def test_an_adopted_training_and_those_beside_it_end_together(
+    tmp_path: Path, slow: Order
+) -> None:
+    with opened(slow) as ledger:
+        left_running(tmp_path, ledger, slow, 3)
+        box = Box(tmp_path, ledger, slow)
+        box.wishes.interrupt("Ctrl-C")
+        wish = box.forge.adopt()
+        assert wish is not None
+        assert wish.end_run
+        assert running(slow) == []
+
+
+def test_a_stop_leaves_all_that_run_side_by_side_within_one_patience(
+    tmp_path: Path, slow: Order
+) -> None:
+    with opened(slow) as ledger:
+        runs = left_running(tmp_path, ledger, slow, 4)
+        box = Box(tmp_path, ledger, slow)
+        (tmp_path / "STOP").touch()
+        began_s = time.monotonic()
+        wish = box.forge.adopt()
+        assert time.monotonic() - began_s < 2.5
+        assert wish is not None
+        assert running(slow) == runs
+
+
+def test_heads_of_one_recipe_are_rehearsed_once(tmp_path: Path, asked: Order) -> None:
+    with opened(asked) as ledger:
+        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
+        box = Box(tmp_path, ledger, asked)
+        assert box.make("zero", anchor=0.0) is None
+        box.stages()
+        assert box.make("one", [head("two", anchor=0.5)], anchor=0.5) is None
+        assert sorted(box.stages()) == ["rehearse+", "train+", "train+"]
+
+
+def test_a_supervisor_that_is_just_letting_go_of_the_device_is_waited_for(
+    tmp_path: Path, slow: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trainer was attended to its end: nobody else has the device."""
+    monkeypatch.setenv("FLYWHEEL_LEASE", str(tmp_path / "device.lock"))
+    monkeypatch.setattr("flywheel.box.lease._PATIENCE_S", 0.0)
+    held = Lease.acquire(device_path(), "flywheel run")
+    held.tell("flywheel run, train-001", slow.forge_dir / "runs" / "arm" / "train-001")
+    wishes = Wishes(slow.ledger, SystemClock())
+    with pytest.raises(LeaseBusy):
+        handover.take((slow.runs_dir,), wishes, SystemClock())
+    Timer(0.5, held.release).start()
+    taken = handover.take((slow.runs_dir, slow.forge_dir), wishes, SystemClock())
+    assert isinstance(taken, Lease)
+    taken.release()
+
+
+def test_stop_now_ends_trainings_also_when_the_loop_is_gone(tmp_path: Path, slow: Order) -> None:
+    with opened(slow) as ledger:
+        left_running(tmp_path, ledger, slow, 2)
+        with Lease.acquire(daemon_path(tmp_path / "other.db"), "flywheel run"):
+            assert _end_live_runs(slow.ledger) == []
+        assert _end_live_runs(slow.ledger) == ["arm0/train-001", "arm1/train-001"]
+        assert running(slow) == []
+
+
+def test_a_stage_that_was_ended_for_a_late_loop_did_not_fail(
+    tmp_path: Path, asked: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(asked) as ledger:
+        box = Box(tmp_path, ledger, asked)
+
+        def late(run_dir: Path, *words: Any, **more: Any) -> Attended:
+            wait_for(lambda: launch.look(run_dir).phase == "left")
+            box.wishes.interrupt("flywheel stop --now")
+            return attend(run_dir, *words, **more)
+
+        monkeypatch.setattr("flywheel.loop.forge.attend", late)
+        out = tmp_path / "out"
+        words = ("--out", str(out), "--recipe", json.dumps({"anchor": 9.0}))
+        found = box.forge._run([Stage("rehearse", out, words)])
+        assert isinstance(found, Wish)
