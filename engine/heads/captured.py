@@ -56,6 +56,25 @@ def fresh(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """How batches are drawn: so many sequences, and anchors of each one's reply, with replacement.
+
+    Their length is filled up to a `multiple`.
+    """
+
+    count: int
+    anchors: int
+    seed: int
+    multiple: int = 1
+
+    def batch(self, number: int, items: Sequence[Item], room: Room = fresh) -> Batch:
+        """Batch `number`, of these sequences."""
+        random = torch.Generator().manual_seed(self.seed * 9_176_867 + number)
+        drawn = [draw_anchors(item, self.anchors, random) for item in items]
+        return collate(items, drawn, multiple=self.multiple, room=room)
+
+
+@dataclass(frozen=True, slots=True)
 class _Place:
     """Where a sequence lies in its shard: its first id, its first position, and how many."""
 
@@ -121,26 +140,14 @@ class Captured:
             place.stream.get_slice("hidden")[states],
         )  # fmt: skip
 
-    def batch(
-        self,
-        number: int,
-        count: int,
-        anchors: int,
-        *,
-        seed: int,
-        multiple: int = 1,
-        room: Room = fresh,
-    ) -> Batch:
+    def batch(self, number: int, draw: Draw, room: Room = fresh) -> Batch:
         """Batch `number` of an endless sequence of epochs, each in an order of its own, on the CPU.
 
-        `anchors` of the reply's positions are drawn a sequence, with replacement. The length is
-        filled up to a `multiple`; `room` gives the memory.
+        `room` gives the memory.
         """
-        chosen = [self._drawn(number * count + i, seed) for i in range(count)]
-        items = [self.item(place) for place in chosen]
-        random = torch.Generator().manual_seed(seed * 9_176_867 + number)
-        drawn = [draw_anchors(item, anchors, random) for item in items]
-        return collate(items, drawn, multiple=multiple, room=room)
+        first = number * draw.count
+        chosen = [self._drawn(first + i, draw.seed) for i in range(draw.count)]
+        return draw.batch(number, [self.item(place) for place in chosen], room)
 
     def _drawn(self, position: int, seed: int) -> int:
         epoch, place = divmod(position, len(self))

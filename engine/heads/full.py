@@ -21,7 +21,7 @@ from engine.errors import ConfigError, NumericsError
 from engine.formats import FP4_GROUP
 from engine.geometry import Geometry
 from engine.heads import export, memory
-from engine.heads.captured import Batch, Item, Room, collate, draw_anchors, fresh
+from engine.heads.captured import Batch, Draw, Item, Room, fresh
 from engine.heads.head import (
     SHARED,
     Head,
@@ -148,21 +148,11 @@ class Drawn:
         lengths = [length - i * (length // 8) // count for i in range(count)]
         self._items = [_drawn_item(geometry, device, n, random) for n in lengths]
 
-    def batch(
-        self,
-        number: int,
-        count: int,
-        anchors: int,
-        *,
-        seed: int,
-        multiple: int = 1,
-        room: Room = fresh,
-    ) -> Batch:
-        """Batch `number`, filled up to a `multiple` of positions, in memory from `room`."""
-        items = [self._items[(number * count + i) % len(self._items)] for i in range(count)]
-        random = torch.Generator().manual_seed(seed * 9_176_867 + number)
-        drawn = [draw_anchors(i, anchors, random) for i in items]
-        return collate(items, drawn, multiple=multiple, room=room)
+    def batch(self, number: int, draw: Draw, room: Room = fresh) -> Batch:
+        """Batch `number`, in memory from `room`."""
+        first, have = number * draw.count, len(self._items)
+        items = [self._items[(first + i) % have] for i in range(draw.count)]
+        return draw.batch(number, items, room)
 
 
 def round_trip(head: Head) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.errors import NumericsError
 from engine.heads import losses
-from engine.heads.captured import Batch, Room, fresh
+from engine.heads.captured import Batch, Draw, Room, fresh
 from engine.heads.head import Head
 from engine.heads.pace import Pace
 from engine.heads.recipe import Recipe
@@ -28,17 +28,8 @@ _SETTLED = 4  # steps after which a tensor without a gradient is taken to have n
 class Data(Protocol):
     """Captured sequences, as `Captured` reads them."""
 
-    def batch(
-        self,
-        number: int,
-        count: int,
-        anchors: int,
-        *,
-        seed: int,
-        multiple: int = 1,
-        room: Room = fresh,
-    ) -> Batch:
-        """Batch `number` of `count` sequences, on the host, in memory from `room`."""
+    def batch(self, number: int, draw: Draw, room: Room = fresh) -> Batch:
+        """Batch `number`, on the host, in memory from `room`."""
         ...
 
 
@@ -61,6 +52,8 @@ class Trainer:
         self.optimiser = Optimiser(head.parameters, rates, muon=muon)
         self.step_number = 0
         self.graded: set[str] = set()
+        multiple = LENGTHS if head.device.type == "cuda" else 1
+        self._draw = Draw(recipe.batch, recipe.anchors, recipe.seed, multiple)
         self._batch: Callable[[int], Batch] = self.batch
         self._update: Callable[[Batch], dict[str, Tensor]] = self.update
         if recorded and head.device.type == "cuda":
@@ -80,11 +73,7 @@ class Trainer:
 
     def batch(self, number: int, room: Room = fresh) -> Batch:
         """The batch of a step, on the host."""
-        recipe, on_gpu = self.recipe, self.head.device.type == "cuda"
-        return self.data.batch(
-            number, recipe.batch, recipe.anchors, seed=recipe.seed,
-            multiple=LENGTHS if on_gpu else 1, room=room,
-        )  # fmt: skip
+        return self.data.batch(number, self._draw, room)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """What the device does in a prepared step. Never waits, but for packed experts."""

@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, NumericsError
 from engine.geometry import Geometry
 from engine.heads import capture, corpus, regenerate
-from engine.heads.captured import Captured
+from engine.heads.captured import Captured, Draw
 from engine.heads.recorded import Ahead
 from engine.heads.source import EngineSource, States, prove_deterministic
 from engine.heads.stage import Stage, StageRefused, require
@@ -240,9 +240,9 @@ def test_a_share_of_a_capture_is_its_first_sequences(captured: Path) -> None:
 
 def test_batches_are_a_function_of_seed_and_number(captured: Path) -> None:
     data, again = Captured(captured), Captured(captured)
-    third = data.batch(3, 2, 4, seed=5)
-    same = again.batch(3, 2, 4, seed=5)
-    other = again.batch(3, 2, 4, seed=6)
+    third = data.batch(3, Draw(2, 4, 5))
+    same = again.batch(3, Draw(2, 4, 5))
+    other = again.batch(3, Draw(2, 4, 6))
     assert torch.equal(third.taps, same.taps)
     assert torch.equal(third.anchors, same.anchors)
     assert not torch.equal(third.anchors, other.anchors)
@@ -254,9 +254,9 @@ def test_batches_are_a_function_of_seed_and_number(captured: Path) -> None:
 
 def test_batches_that_are_made_ahead_are_the_same_in_memory_that_was_used(captured: Path) -> None:
     data = Captured(captured)
-    ahead = Ahead(lambda number, room: data.batch(number, 2, 4, seed=5, multiple=64, room=room))
+    ahead = Ahead(lambda number, room: data.batch(number, Draw(2, 4, 5, 64), room))
     for number in (0, 1, 2, 3, 7, 8, 2):  # in turn, and after a leap
-        mine, fresh = ahead(number), data.batch(number, 2, 4, seed=5, multiple=64)
+        mine, fresh = ahead(number), data.batch(number, Draw(2, 4, 5, 64))
         assert mine.taps.shape[1] % 64 == 0
         for field in dataclasses.fields(fresh):
             held = getattr(mine, field.name)

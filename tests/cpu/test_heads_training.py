@@ -23,7 +23,7 @@ from engine.heads import (
     replay,
     retired,
 )
-from engine.heads.captured import Captured
+from engine.heads.captured import Captured, Draw
 from engine.heads.command import main
 from engine.heads.equivalence import Agreement
 from engine.heads.head import Head, is_draft, is_expert, raw_tensors
@@ -126,7 +126,7 @@ def test_confidence_is_judged_only_where_every_draft_before_survived() -> None:
 def test_slots_beyond_the_sequence_do_not_count(captured: Path) -> None:
     head, data = Head(TINY, CPU), Captured(captured)
     trainer = Trainer(head, data, recipe(anchor=0.0, confidence=0.0))
-    batch = data.batch(0, 2, 3, seed=1)
+    batch = data.batch(0, Draw(2, 3, 1))
     last = batch.lengths[:, None] - 3
     at_end = dataclasses.replace(batch, anchors=last.expand(-1, 3))
     where = losses.slots(at_end, trainer.forward, head.weights, 5)
@@ -141,7 +141,7 @@ def test_slots_beyond_the_sequence_do_not_count(captured: Path) -> None:
 def test_from_a_slot_on_the_head_reads_its_own_drafts(captured: Path) -> None:
     head, data = Head(TINY, CPU), Captured(captured)
     trainer = Trainer(head, data, recipe())
-    batch = data.batch(0, 2, 8, seed=1)
+    batch = data.batch(0, Draw(2, 8, 1))
     where = losses.slots(batch, trainer.forward, head.weights, 5)
     blocks = trainer._blocks(batch)
     with torch.no_grad():
