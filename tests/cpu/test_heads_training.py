@@ -205,7 +205,7 @@ def test_a_resume_file_of_two_ages_is_refused(captured: Path, tmp_path: Path) ->
 
 
 def test_a_block_wider_than_the_head_s_is_refused(captured: Path) -> None:
-    with pytest.raises(StageRefused, match="block of 5 slots"):
+    with pytest.raises(ConfigError, match="block of 5 slots"):
         Trainer(Head(TINY, CPU), Captured(captured), recipe(width=6))
 
 
