@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The box comes first: other tests leave this very process on the device."""
+    items.sort(key=lambda item: item.path.parent == HERE and item.path.name != "test_box.py")
+
+
+@pytest.fixture
+def alone() -> None:
+    """Skips where other processes of the same tests hold the device."""
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+        pytest.skip("BOX GATE SKIPPED: it needs the device alone, in one process")
 
 
 @pytest.fixture(autouse=True)

@@ -34,6 +34,15 @@ def holding(amount: int) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.usefixtures("alone")
+def test_another_process_on_the_device_refuses_a_run_and_is_named_or_said_to_be_hidden() -> None:
+    assert tenants.before_launch(device.gpus()) is None
+    with holding(2 * GIB) as hog:
+        said = tenants.before_launch(device.gpus())
+    assert said is not None
+    assert str(hog.pid) in said or "cannot see" in said
+
+
 def test_the_lease_is_named_after_the_device_that_torch_sees(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -52,14 +61,6 @@ def test_the_device_tells_its_memory_and_its_clocks() -> None:
     assert gpu.mem_total_bytes > GIB
     assert gpu.sm_clock_mhz is not None
     assert gpu.power_w is not None
-
-
-def test_another_process_on_the_device_refuses_a_run_and_is_named_or_said_to_be_hidden() -> None:
-    assert tenants.before_launch(device.gpus()) is None
-    with holding(2 * GIB) as hog:
-        said = tenants.before_launch(device.gpus())
-    assert said is not None
-    assert str(hog.pid) in said or "cannot see" in said
 
 
 def test_a_runaway_on_the_device_is_killed_while_memory_is_left(tmp_path: Path) -> None:
