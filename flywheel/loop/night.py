@@ -123,7 +123,7 @@ class Night:
             if (wish := self._halted()) is not None:
                 self.herald.halted(wish.reason)
                 return wish
-            if (wish := self.turn.over()) is not None:
+            if (wish := self.wishes.heard()) is not None:
                 return wish
             levers = self._levers()
             step = plan.next_step(
@@ -138,6 +138,9 @@ class Night:
                 now_utc=self._now(),
                 asking=self.order.asking,
             )
+            # What was measured is settled in the same night: that takes no load.
+            if not isinstance(step, plan.Prove) and (wish := self.turn.over()) is not None:
+                return wish
             if isinstance(step, plan.Stop):
                 if "error budget" in step.reason:
                     self._close_campaign(step.reason)

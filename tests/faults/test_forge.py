@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from harness import wait_for
-from nights import opened, order, view
+from nights import night, opened, order, view
 from rich.console import Console
 
 from flywheel.box.clock import SystemClock
@@ -338,3 +338,18 @@ def test_a_stage_that_was_ended_for_a_late_loop_did_not_fail(
         words = ("--out", str(out), "--recipe", json.dumps({"anchor": 9.0}))
         found = box.forge._run([Stage("rehearse", out, words)])
         assert isinstance(found, Wish)
+
+
+def test_a_head_that_was_measured_is_settled_though_the_budget_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = order(tmp_path, budget_runs=0)
+    steps: list[plan.Step] = [plan.Prove("v0001", head("one")), plan.Stop("no lever is left")]
+    settled: list[str] = []
+    with opened(asked) as ledger:
+        whole = night(asked, ledger, [], io.StringIO())
+        monkeypatch.setattr(plan, "next_step", lambda *_, **__: steps.pop(0))
+        monkeypatch.setattr(whole.stage, "settle", lambda step: settled.append(step.variant_id))
+        session = whole.run()
+    assert settled == ["v0001"]
+    assert session.reason == "the budget of 0 runs is spent"
