@@ -23,9 +23,14 @@ def alone() -> None:
         pytest.skip("BOX GATE SKIPPED: it needs the device alone, in one process")
 
 
-@pytest.fixture(autouse=True)
-def _device(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _device() -> None:
+    """Before any other fixture of a module, which may be slow where there is no device."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def _own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
