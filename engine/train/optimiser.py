@@ -39,7 +39,7 @@ class Optimiser:
         self._p, self.rates = parameters, rates
         device = parameters.master.device
         self._split = parameters.section("fp4", "fp8").stop if muon else 0
-        self._batches = self._shape_batches() if muon else []
+        self._batches = parameters.alike("fp4", "fp8") if muon else []
         self.momentum = torch.zeros(self._split, device=device)
         size = parameters.size - self._split
         self.first, self.second = torch.zeros(size, device=device), torch.zeros(size, device=device)
@@ -91,26 +91,14 @@ class Optimiser:
         self.momentum.lerp_(gradient, 1 - r.momentum)
         ahead = gradient.lerp(self.momentum, r.momentum)
         master = self._p.master
-        for begin, end, rows, columns in self._batches:
-            update = orthogonalised(ahead[begin:end].view(-1, rows, columns))
+        for place, shape in self._batches:
+            update = orthogonalised(ahead[place].view(shape))
+            rows, columns = shape[1:]
             rate = r.matrix * factor
-            part = master[begin:end]
+            part = master[place]
             part.mul_(1 - rate * r.decay)
             step = update.flatten().to(part.dtype)
             part.sub_(step * (rate * max(1.0, rows / columns) ** 0.5))
-
-    def _shape_batches(self) -> list[tuple[int, int, int, int]]:
-        """Flat ranges of consecutive matrices of one shape."""
-        found: list[tuple[int, int, int, int]] = []
-        for place in self._p.places:
-            if place.start >= self._split:
-                break
-            rows, columns = place.entry.shape
-            if found and found[-1][1:] == (place.start, rows, columns):
-                found[-1] = (found[-1][0], place.stop, rows, columns)
-            else:
-                found.append((place.start, place.stop, rows, columns))
-        return found
 
     def _multipliers(self) -> tuple[Tensor, Tensor]:
         """Per element: its share of the rate, and its weight decay."""

@@ -61,13 +61,26 @@ class Parameters:
         self._low = torch.zeros(self.wide, device=device, dtype=dtype)
         self._high = torch.zeros(at - self.wide, device=device)
         self._low_grad, self._high_grad = torch.zeros_like(self._low), torch.zeros_like(self._high)
-        self._alike = self._shape_batches()
+        self._narrow = self.alike("fp8")
         self.leaves = {p.entry.name: self._leaf(p) for p in self.places}
 
     def section(self, low: str, high: str) -> slice:
         """Flat range from the start of format `low` to the end of format `high`."""
         first = _ORDER.index(low)
         return slice(self._edges[_ORDER[first - 1]] if first else 0, self._edges[high])
+
+    def alike(self, *formats: str) -> list[tuple[slice, tuple[int, int, int]]]:
+        """Flat ranges of consecutive matrices of one shape, as [n, rows, columns]."""
+        found: list[tuple[slice, tuple[int, int, int]]] = []
+        for place in (p for p in self.places if p.entry.format in formats):
+            rows, columns = place.entry.shape
+            count = place.entry.size // (rows * columns)  # experts are stacks
+            last, shape = found[-1] if found else (slice(0, 0), (0, 0, 0))
+            if last.stop == place.start and shape[1:] == (rows, columns):
+                found[-1] = slice(last.start, place.stop), (shape[0] + count, rows, columns)
+            else:
+                found.append((slice(place.start, place.stop), (count, rows, columns)))
+        return found
 
     def view(self, flat: Tensor, place: Place) -> Tensor:
         """The part of a `flat` buffer [size] that belongs to `place`, in its full shape."""
@@ -83,7 +96,7 @@ class Parameters:
             self._low[:fp8].copy_(self.master[:fp8])
             return
         self._low[:fp4].copy_(fp4_round(self.master[:fp4], FP4_GROUP))
-        for part, shape in self._alike:
+        for part, shape in self._narrow:
             rounded = fp8_blocks_round(self.master[part].view(shape))
             self._low[part].view(shape).copy_(rounded)
 
@@ -126,17 +139,6 @@ class Parameters:
         if place.start < self.wide:
             return low[place.start : place.stop].view(place.entry.full_shape)
         return high[place.start - self.wide : place.stop - self.wide].view(place.entry.full_shape)
-
-    def _shape_batches(self) -> list[tuple[slice, tuple[int, ...]]]:
-        """Flat ranges of consecutive FP8 matrices of one shape, as [n, rows, columns]."""
-        found: list[tuple[slice, tuple[int, ...]]] = []
-        for place in (p for p in self.places if p.entry.format == "fp8"):
-            last, shape = found[-1] if found else (slice(0), ())
-            if last.stop == place.start and shape[1:] == place.entry.shape:
-                found[-1] = slice(last.start, place.stop), (shape[0] + 1, *shape[1:])
-            else:
-                found.append((slice(place.start, place.stop), (1, *place.entry.shape)))
-        return found
 
 
 def fp8_blocks_round(matrices: Tensor) -> Tensor:

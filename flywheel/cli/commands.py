@@ -127,7 +127,8 @@ def run(
         )
     if start:
         cli_start.check(path, first_config, model, fields)
-    if recipe := recipe_of(head_recipe):
+    recipe = recipe_of(head_recipe)
+    if recipe:
         # Else every head of the night would fail of it.
         cli_start.check_recipe(recipe, model, fields)
     # Canaries are counted, however long that takes.
@@ -153,7 +154,7 @@ def run(
         new_campaign=new_campaign,
         first_config=first_config,
         holdout=holdout_path(holdout, suite_file),
-        heads=head_order(first_config, head_prompts, head_recipe, heads_at_once),
+        heads=head_order(first_config, head_prompts, recipe, heads_at_once),
         server_command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
         patches=patch_order(gate_workers, gate_minutes, device_tests),
     )
@@ -285,14 +286,17 @@ def holdout_path(given: Path | None, suite_file: Path | None) -> Path | None:
 
 
 def head_order(
-    config: Mapping[str, object], prompts: int | None, recipe: str, at_once: int
+    config: Mapping[str, object],
+    prompts: int | None,
+    recipe: Mapping[str, object],
+    at_once: int,
 ) -> HeadOrder:
     """How heads are made beside a configuration: as usual on its device, but for what is said."""
     usual = usual_heads("cuda" if config.get("backend") == "triton" else "cpu")
     return replace(
         usual,
         prompts=prompts or usual.prompts,
-        recipe={**usual.recipe, **recipe_of(recipe)},
+        recipe={**usual.recipe, **recipe},
         at_once=at_once,
         command=command_from(HEADS_VARIABLE, HEADS_COMMAND),
     )

@@ -272,13 +272,13 @@ def test_a_session_of_heads_tells_of_no_other_levers(
 
 
 def test_a_gpu_gives_heads_more_text_and_wider_steps_unless_told_otherwise() -> None:
-    on_host = commands.head_order({}, None, "{}", 1)
+    on_host = commands.head_order({}, None, {}, 1)
     assert (on_host.prompts, on_host.device, on_host.recipe) == (64, "cpu", {})
-    on_gpu = commands.head_order({"backend": "triton"}, None, '{"steps": 5}', 3)
+    on_gpu = commands.head_order({"backend": "triton"}, None, {"steps": 5}, 3)
     assert (on_gpu.prompts, on_gpu.device, on_gpu.at_once) == (256, "cuda", 3)
     assert on_gpu.recipe["steps"] == 5
     assert on_gpu.recipe["anchors"] > 16
-    assert commands.head_order({"backend": "triton"}, 8, "{}", 1).prompts == 8
+    assert commands.head_order({"backend": "triton"}, 8, {}, 1).prompts == 8
 
 
 def test_heads_and_only_other_levers_are_refused(
