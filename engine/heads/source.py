@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from engine.device.backend import TritonBackend
 
 
+CHUNK = 2048  # tokens a forward of a GPU takes at least, where a sequence has as many
+
+
 class States(NamedTuple):
     """What the backbone holds at each of T positions."""
 
@@ -79,7 +82,10 @@ class EngineSource:
 
 
 class DeviceSource:
-    """The engine's backend for a GPU: chunks of prefill, as prompts are read."""
+    """The engine's backend for a GPU: chunks of prefill, as prompts are read, but long ones.
+
+    What the host has to launch for a chunk does not depend on its length.
+    """
 
     name = "device"
 
@@ -91,7 +97,9 @@ class DeviceSource:
         """Of a checkpoint, which drafts nothing meanwhile."""
         from engine.device.backend import TritonBackend  # and Triton with it
 
-        engine = Engine.load(checkpoint, replace(config, backend="triton", draft_width=0))
+        chunk = max(config.prefill_chunk, CHUNK)
+        asked = replace(config, backend="triton", draft_width=0, prefill_chunk=chunk)
+        engine = Engine.load(checkpoint, asked)
         assert isinstance(engine.backend, TritonBackend)
         return cls(engine.backend)
 

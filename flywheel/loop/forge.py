@@ -89,7 +89,13 @@ class Forge:
         record.enter(self._ledger, card, step.variant_id)
 
     def _carry_out(self, mine: Stages, beside: Sequence[Stages]) -> Wish | Failure | None:
-        """All stages of `mine`, and of those `beside` it what they do not share."""
+        """All stages of `mine`, and of those `beside` it what they do not share.
+
+        What is trained needs nothing more: what it was made from may be gone by now, for it is
+        large, and others wait for their own turn rather than be trained one at a time.
+        """
+        if mine.train.done:
+            return None
         whole = [] if mine.tried or mine.shared[-1].done else [mine.rehearsal]
         for stage in (*whole, *mine.shared):
             if (ended := self._run([stage])) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -151,6 +152,24 @@ def test_heads_are_trained_side_by_side_and_archived_in_their_turn(
         second = view(ledger).heads[1]
         assert second.name == "two-v0002"
         assert second.card["lever"]["recipe"] == {"seed": 7, "decay": 2.0}
+
+
+def test_what_is_trained_needs_neither_its_capture_nor_others_beside_it(
+    tmp_path: Path, asked: Order
+) -> None:
+    with opened(asked) as ledger:
+        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
+        box = Box(tmp_path, ledger, asked)
+        assert box.make("one", [head("two", seed=7, decay=2.0)], seed=7) is None
+        box.stages()
+        step = plan.next_step(view(ledger), [head("two", seed=7, decay=2.0)])
+        assert isinstance(step, plan.NextBlock)
+        for shared in stages(asked, step.lever, step.incumbent).shared:
+            shutil.rmtree(shared.out)
+        # A third waits for its own turn, when as many as may be are trained with it.
+        assert box.make("two", [head("three", anchor=0.5)], seed=7, decay=2.0) is None
+        assert box.stages() == []
+        assert [row.name for row in view(ledger).heads] == ["one-v0001", "two-v0002"]
 
 
 def test_what_fails_beside_a_head_is_its_own_failure(tmp_path: Path, asked: Order) -> None:
