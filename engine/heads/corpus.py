@@ -16,6 +16,7 @@ from typing import Any
 from engine import chat
 from engine.errors import ConfigError, EngineError
 from engine.heads import rewording
+from engine.heads.pace import Pace
 from engine.heads.stage import Stage, StageRefused
 from engine.suite import ASSETS, CATEGORIES, PLANS, Suite, worth_asking
 from engine.tokenizer import Tokenizer
@@ -88,9 +89,10 @@ def build(
         held = forbidden(tokenizer, suites)
         given = None if chats is None else _given(chats)
         columns, fills = [], {}
+        pace = Pace("corpus", per_category * len(CATEGORIES), "prompts")
         for category in CATEGORIES:
             source = _made(category) if given is None else iter(given.get(category, ()))
-            fills[category] = _fill(category, source, tokenizer, held, per_category)
+            fills[category] = _fill(category, source, tokenizer, held, per_category, pace)
             columns.append(fills[category].kept)
         prompts = [prompt for row in zip(*columns, strict=True) for prompt in row]
         lines = [json.dumps(p.as_dict(), ensure_ascii=False) + "\n" for p in prompts]
@@ -152,9 +154,14 @@ class _Fill:
 
 
 def _fill(
-    category: str, source: Iterator[Prompt], tokenizer: Tokenizer, held: Grams, wanted: int
+    category: str,
+    source: Iterator[Prompt],
+    tokenizer: Tokenizer,
+    held: Grams,
+    wanted: int,
+    pace: Pace,
 ) -> _Fill:
-    """`wanted` prompts that share nothing with `held`."""
+    """`wanted` prompts that share nothing with `held`; `pace` counts them."""
     kept: list[Prompt] = []
     seen: set[str] = set()
     refused = reworded = 0
@@ -171,6 +178,7 @@ def _fill(
                 continue
             reworded += 1
         kept.append(replace(prompt, id=f"{category}-{len(kept)}"))
+        pace.step(extra=f", {category}")
     if len(kept) < wanted:
         raise StageRefused(
             f"The category {category} gives {len(kept)} of {wanted} prompts that share no "

@@ -19,6 +19,7 @@ import torch
 from engine.checkpoint import checkpoint_sha256
 from engine.config import EngineConfig
 from engine.engine import Engine
+from engine.errors import ConfigError
 from engine.heads import corpus
 from engine.heads.pace import Pace
 from engine.heads.stage import Stage, StageRefused, require, require_room
@@ -72,8 +73,13 @@ def regenerate(
     Every other prompt is answered greedily, the rest at `temperature`, so that a head meets both.
     A reply ends with EOS or after `max_new_tokens`; `workers` processes answer side by side, and
     what they say does not depend on how many they are. Raises StageRefused for a corpus that is not
-    whole or a prompt that does not fit the context.
+    whole or a prompt that does not fit the context, ConfigError for replies too short to train on.
     """
+    if max_new_tokens < LEAST_REPLY:
+        raise ConfigError(
+            f"A reply under {LEAST_REPLY} tokens trains nothing; got --max-new-tokens "
+            f"{max_new_tokens}."
+        )
     card = require(source, "corpus")
     prompts = corpus.load(source)[:limit]
     asked = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from engine import lease
 from engine.bench.steps import command as steps
 from engine.bench.steps.command import BASE, Options, as_json, compared, parsed
 from engine.errors import ConfigError
@@ -44,6 +47,16 @@ def test_what_cannot_be_timed_is_said_in_one_sentence_before_anything_is_made(
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
+
+
+def test_a_slip_is_told_while_somebody_else_holds_the_device(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_LEASE", str(tmp_path / "lease"))
+    with lease.held("another program"):
+        assert steps.main(["--choice", "speed=11"]) == 2
+        assert "Unknown configuration field 'speed'" in capsys.readouterr().err
+        assert steps.main(["--choice", "graph=on"]) == 3
 
 
 def test_a_tile_that_no_kernel_has_is_refused_before_weights_are_made(

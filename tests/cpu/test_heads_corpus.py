@@ -13,6 +13,7 @@ import pytest
 from engine.errors import ConfigError
 from engine.heads import corpus, rewording
 from engine.heads.command import main
+from engine.heads.pace import Pace
 from engine.heads.stage import StageRefused
 from engine.suite import ASSETS, Suite
 from engine.tokenizer import Tokenizer
@@ -98,9 +99,9 @@ def test_a_generator_that_has_no_more_ends(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(MAKERS, "reasoning", lambda _: sample)
     monkeypatch.setattr(corpus, "worth_asking", lambda _: True)
     monkeypatch.setattr(corpus, "_BARREN", 20)
-    tokenizer = Tokenizer.load(TINY)
+    tokenizer, pace = Tokenizer.load(TINY), Pace("corpus", 2, "prompts")
     with pytest.raises(StageRefused, match="reasoning gives 1 of 2 prompts"):
-        corpus._fill("reasoning", corpus._made("reasoning"), tokenizer, frozenset(), 2)
+        corpus._fill("reasoning", corpus._made("reasoning"), tokenizer, frozenset(), 2, pace)
     monkeypatch.setattr(corpus, "worth_asking", lambda _: False)
     assert list(corpus._made("reasoning")) == []
 

@@ -132,6 +132,16 @@ def test_an_interrupted_regeneration_goes_on_to_the_same_sequences(
     assert (again / regenerate.FILE).read_text() == whole
 
 
+def test_replies_too_short_to_train_on_are_refused_before_anything_is_made(
+    prompts: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"under 16 tokens .*--max-new-tokens 15"):
+        regenerate.regenerate(
+            tmp_path / "s", prompts, TINY, config=CONFIG, temperature=1.0, max_new_tokens=15
+        )
+    assert not (tmp_path / "s").exists()
+
+
 def test_a_sequence_that_does_not_begin_as_its_prompt_is_refused(
     prompts: Path, sequences: Path, tmp_path: Path
 ) -> None:

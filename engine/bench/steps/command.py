@@ -66,8 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = Options(given.synthetic, given.layers, given.rows, tuple(given.choice))
 
     def tell() -> None:
+        # A slip of the pen is told although somebody else holds the device.
+        choices = {choice: parsed(choice) for choice in options.choices}
         with lease.held("engine.bench.steps"), torch.inference_mode():
-            found = run(options)
+            found = run(options, choices)
         if given.json:
             told = {"layers": options.layers, "machine": machine.facts(), "result": as_json(found)}
             print(json.dumps(told))
@@ -106,8 +108,8 @@ def _value(name: str, text: str) -> str | int | float:
         raise ConfigError(f"{name} takes a number; got {text!r}.") from None
 
 
-def run(options: Options) -> list[Timed]:
-    """Time the engine as it is and every choice, in turns that are drawn anew each time.
+def run(options: Options, choices: Mapping[str, Mapping[str, Any]]) -> list[Timed]:
+    """Time the engine as it is and every one of `choices`, in turns that are drawn anew each time.
 
     Raises ConfigError and DeviceError where it cannot run, before anything is made.
     """
@@ -117,7 +119,7 @@ def run(options: Options) -> list[Timed]:
 
     geometry = synthetic.geometry(options.name, options.layers)
     configs = {BASE: _config(geometry, {})}
-    configs |= {choice: _config(geometry, parsed(choice)) for choice in options.choices}
+    configs |= {choice: _config(geometry, fields) for choice, fields in choices.items()}
     device = requirement.device()
     for config in configs.values():
         Operations.kernels(device, Tiles(config, geometry))
