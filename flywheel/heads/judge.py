@@ -46,7 +46,7 @@ def verdict(estimates: Sequence[BlockEstimate], alpha_t: float, rule: Rule) -> V
     least = None if seen is None else max(_percent_of_saved(seen), float(release.MARGIN) * 100)
     said = (
         f"tau {float(ruling.incumbent):.3f} to {float(ruling.candidate):.3f}, "
-        f"{float(ruling.gain) * 100:+.1f} % [{_span(band)}]"
+        f"{math.expm1(band.mean) * 100:+.1f} % a prompt [{_span(band)}]"
     )
 
     def ended(ending: str, code: str, sentence: str) -> Verdict:

@@ -126,7 +126,7 @@ def row(view: View, variant: VariantRow, decision: DecisionRow) -> Row:
         name=variant.lever.name,
         ending=decision.ending,
         code=decision.code,
-        said=_said(decision, mean, low, high),
+        said=_said(variant.lever.metric, decision, mean, low, high),
         mean=mean,
         low=low,
         high=high,
@@ -137,6 +137,7 @@ def row(view: View, variant: VariantRow, decision: DecisionRow) -> Row:
         null=variant.null,
         unbounded=decision.band is not None and (low is None or high is None),
         measured=tuple(block_line(b) for b in blocks),
+        metric=variant.lever.metric,
     )
 
 
@@ -170,6 +171,8 @@ def label_of(variant: VariantRow) -> str:
     field_name = variant.lever.field_name
     if field_name is None:
         return variant.purpose
+    if variant.lever.kind == "head":
+        return variant.lever.label()  # trained anew, it does not change the incumbent's
     # A field that the incumbent leaves to the engine has no value to show.
     old = variant.incumbent.get(field_name)
     shown = f"{old if isinstance(old, str) else canonical(old)} " if old is not None else ""
@@ -177,12 +180,18 @@ def label_of(variant: VariantRow) -> str:
 
 
 def _said(
-    decision: DecisionRow, mean: float | None, low: float | None, high: float | None
+    metric: str,
+    decision: DecisionRow,
+    mean: float | None,
+    low: float | None,
+    high: float | None,
 ) -> str:
     """The figure that the row is about, in the words of its ending."""
-    if decision.ending == "promoted" and mean is not None:
+    timed = metric != "tau"  # a head's sentence has its figures
+    if timed and decision.ending == "promoted" and mean is not None:
         return f"{-mean * 100:+.1f} % time {time_ends(low, high)}"
-    if decision.ending == "rejected" and decision.code not in ("priced_out", "regression", "lossy"):
+    worthless = ("priced_out", "regression", "lossy")
+    if timed and decision.ending == "rejected" and decision.code not in worthless:
         return bound(high)
     return decision.sentence.replace("regression in", "REGRESSION in")
 

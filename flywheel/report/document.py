@@ -57,7 +57,10 @@ class BlockLine:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decided lever. Gains are fractions of time saved; None where nothing bounds them."""
+    """One decided lever. Gains are fractions of time saved; None where nothing bounds them.
+
+    Where `metric` is tau they are fractions of the target's forwards, which a head saves.
+    """
 
     decision: int
     findings: tuple[int, ...]
@@ -76,6 +79,7 @@ class Row:
     null: bool = False
     unbounded: bool = False
     measured: tuple[BlockLine, ...] = ()
+    metric: str = ""
 
     @property
     def sample(self) -> str:
@@ -137,7 +141,8 @@ class QueueLine:
 class Cost:
     """What the period cost. `wall_s` runs from the first start to the last end.
 
-    `per_decided` is loads of any purpose for each lever decided; None when none was.
+    `per_decided` is loads of any purpose for each lever decided; None when none was. `trained_s`
+    adds up what each of the `heads` took, side by side or not.
     """
 
     text: str
@@ -149,6 +154,8 @@ class Cost:
     decided: int
     per_decided: float | None
     energy_j: float | None
+    heads: int = 0
+    trained_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

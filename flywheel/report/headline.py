@@ -9,7 +9,8 @@ from typing import Any
 from flywheel import best as best_of
 from flywheel.best import Best
 from flywheel.box.clock import count
-from flywheel.ledger.rows import RunRow, View
+from flywheel.heads.ladder import Rung, ladder, percent
+from flywheel.ledger.rows import HeadRow, View
 from flywheel.report.detail import best_runs, detail
 from flywheel.report.document import Cost, Figure
 from flywheel.report.scope import Scope
@@ -29,24 +30,40 @@ def title(scope: Scope) -> str:
     if scope.since_utc is not None:
         parts = [f"since {stamp(scope.since_utc)} UTC"]
     if runs:
-        first, last = _span(runs)
+        first, last = _span(scope)
         parts += [f"from {stamp(first)} UTC", minutes(seconds_between(first, last))]
     parts.append(f"box {campaign.box}")
     newest = newest_timed(scope.view)
     if newest is not None and newest.ruler_id is not None:
         parts.append(f"ruler {scope.view.rulers[newest.ruler_id].label}")
-    if (share := _share(runs)) is not None:
+    if (share := _share(scope)) is not None:
         parts.append(f"{share * 100:.1f} % of the time in engine runs")
     return " · ".join(parts)
 
 
-def _span(runs: Sequence[RunRow]) -> tuple[str, str]:
-    return min(r.started_utc for r in runs), max(r.ended_utc for r in runs)
+def _span(scope: Scope) -> tuple[str, str]:
+    """The first start and the last end; a head is trained before its first load starts."""
+    runs = scope.runs()
+    starts = [r.started_utc for r in runs]
+    if _heads(scope) and scope.since_utc is None:
+        starts.append(scope.campaign.created_utc)
+    return min(starts), max(r.ended_utc for r in runs)
 
 
-def _share(runs: Sequence[RunRow]) -> float | None:
-    wall_s = seconds_between(*_span(runs)) if runs else 0.0
-    return min(1.0, math.fsum(r.wall_s for r in runs) / wall_s) if wall_s > 0 else None
+def _wall_s(scope: Scope) -> float:
+    return seconds_between(*_span(scope)) if scope.runs() else 0.0
+
+
+def _share(scope: Scope) -> float | None:
+    wall_s = _wall_s(scope)
+    return min(1.0, math.fsum(r.wall_s for r in scope.runs()) / wall_s) if wall_s > 0 else None
+
+
+def _heads(scope: Scope) -> list[HeadRow]:
+    """Heads that were archived for the levers of the period."""
+    mine, since = {v.id for v in scope.variants()}, scope.since_utc
+    return [h for h in scope.view.heads
+            if h.variant_id in mine and (since is None or h.created_utc >= since)]  # fmt: skip
 
 
 def canaries(scope: Scope) -> Figure:
@@ -94,7 +111,9 @@ def incumbent(
     if newest is not None and newest.ruler_id is not None:
         found = best_of.level(view, best.config, newest.ruler_id)
     if found is None:
-        return Figure("not measured yet")
+        head = _head(view, best)
+        words = "not measured yet" if head is None else f"tau {head.tau:.3f} with {head.name}"
+        return Figure(words)
     band, sessions = found
     kind = " of plain decode, synthetic weights" if of_synthetic(view, newest) else ""
     middle = math.exp(min(band.mean, 700.0))
@@ -117,17 +136,26 @@ def gain(view: View, best: Best) -> Figure:
     if not best.promotions:
         return Figure("nothing promoted: the best is the first configuration", 0.0)
     found = best_of.headline(view, best)
+    against = "against the frozen first configuration"
     if found is None:
-        return Figure("not yet measured against the frozen first configuration")
+        head = _head(view, best) if len(best.promotions) == 1 else None
+        if head is None:
+            return Figure(f"not yet measured {against}")
+        return Figure(f"tau {percent(head.gain)} a prompt {against}")
     band, blocks = found
     runs = tuple(r.id for b in blocks for r in b.runs)
     when = max(r.ended_utc for b in blocks for r in b.runs)[11:16]
     mean, low, high = fractions(band)
     text = (
-        f"{mean * 100:.1f} % {ends(low, high)} against the frozen first configuration, "
+        f"{mean * 100:.1f} % {ends(low, high)} {against}, "
         f"measured again at {when} UTC, {count(band.n, 'block')}"
     )
     return Figure(text, mean, low, high, runs, low is None or high is None)
+
+
+def _head(view: View, best: Best) -> Rung | None:
+    """The head of the best configuration, where it was measured."""
+    return next((r for r in ladder(view) if r.name == best.config.get("head")), None)
 
 
 def fractions(band: Band) -> tuple[float, float | None, float | None]:
@@ -140,7 +168,7 @@ def fractions(band: Band) -> tuple[float, float | None, float | None]:
 def cost(scope: Scope) -> Cost:
     """What the period cost, and what each decided lever took of it."""
     runs = scope.runs()
-    wall_s = seconds_between(*_span(runs)) if runs else 0.0
+    heads = _heads(scope)
     dead = [r for r in runs if r.outcome != "ok"]
     decided = sum(
         not v.null and d.ending != "void" and bool(v.blocks or v.screened)
@@ -149,7 +177,7 @@ def cost(scope: Scope) -> Cost:
     energy = [e for r in runs if (e := _energy_j(r.evidence))]
     found = Cost(
         text="",
-        wall_s=wall_s,
+        wall_s=_wall_s(scope),
         engine_s=math.fsum(r.wall_s for r in runs),
         loads=len(runs),
         void_loads=len(dead),
@@ -157,6 +185,8 @@ def cost(scope: Scope) -> Cost:
         decided=decided,
         per_decided=len(runs) / decided if decided else None,
         energy_j=math.fsum(j for e in energy for j in e.values()) if energy else None,
+        heads=len(heads),
+        trained_s=math.fsum(h.card.get("training", {}).get("seconds", 0.0) for h in heads),
     )
     return Cost(_cost_text(found, energy), *(getattr(found, n) for n in found.__slots__[1:]))
 
@@ -170,6 +200,8 @@ def _cost_text(cost: Cost, energy: Sequence[Mapping[str, float]]) -> str:
         parts[-1] += f", {cost.void_loads} void ({minutes(cost.void_s)})"
     if cost.per_decided is not None:
         parts.append(f"{cost.per_decided:.1f} a decided lever")
+    if cost.heads:
+        parts.append(f"{count(cost.heads, 'head')} of {minutes(cost.trained_s)} of training")
     if cost.energy_j is not None:
         takers = " and ".join(sorted({name.upper() for e in energy for name in e}))
         some = "" if len(energy) == cost.loads else f" in {count(len(energy), 'load')}"

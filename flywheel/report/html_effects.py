@@ -49,7 +49,7 @@ def _row(links: Links, row: Row, scale: glyphs.Axis) -> str:
     loud = ' class="loud"' if "REGRESSION" in said else ""
     names = " ".join(f'<a href="#F{n}">F{n}</a>' for n in row.findings) or f"D{row.decision}"
     link = f'<a href="#d{row.decision}-blocks"{loud}>{escape(said)}</a>'
-    hoped = "" if row.null else predicted(row.predicted)
+    hoped = "" if row.null else predicted(row.predicted, row.metric)
     return (
         f'<tr id="d{row.decision}" role="row">'
         f'<th scope="row" role="rowheader">{escape(row.label)} '

@@ -14,7 +14,7 @@ from flywheel.report import glyphs
 from flywheel.report.detail import Category, Detail
 from flywheel.report.document import Document, Row
 from flywheel.report.imported import NO_CAMPAIGN, ImportedLine, counted
-from flywheel.report.words import ms, predicted
+from flywheel.report.words import ms, predicted, saved
 
 HEAD = 12
 NARROW = 60
@@ -140,7 +140,7 @@ def _ending(document: Document, ending: str, page: Page) -> Iterator[Line]:
 def _cells(row: Row) -> tuple[str, str, str, str, str]:
     miss = f": {_refs(row.findings[1:])}" if len(row.findings) > 1 else ""
     name = _refs(row.findings[:1]) or f"D{row.decision}"
-    hoped = f"predicted {predicted(row.predicted)}{miss}"
+    hoped = f"predicted {predicted(row.predicted, row.metric)}{miss}"
     return name, row.label, row.said, row.sample, hoped
 
 
@@ -186,7 +186,7 @@ def _forest(document: Document, page: Page) -> Iterator[Line]:
     room = page.width - longest - 12
     if room < LEAST_FOREST:
         return
-    yield Line("time saved, mean and band", "bold")
+    yield Line(f"{saved({r.metric for r in rows})} saved, mean and band", "bold")
     for name, row in zip(names, rows, strict=True):
         drawn = glyphs.bar(row.mean or 0.0, row.low, row.high, scale, room, page.pens)
         style = STYLES.get(row.ending, "") if not row.null else "dim"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 
 from flywheel.box.clock import count
@@ -61,6 +62,13 @@ def spread_words(fraction: float) -> str:
     return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
 
 
-def predicted(gain: float) -> str:
-    """A predicted gain as change in time: `-3 %` saves time."""
-    return f"{-gain * 100:.3g} %"
+def predicted(gain: float, metric: str) -> str:
+    """A predicted gain as change in time, `-3 %` saves time; of a head in the forwards it takes."""
+    return f"{-gain * 100:.3g} %" + (" forwards" if metric == "tau" else "")
+
+
+def saved(metrics: Collection[str]) -> str:
+    """What gains of these metrics are fractions of."""
+    timed = any(metric != "tau" for metric in metrics)
+    kinds = [*(["time"] if timed else []), *(["forwards"] if "tau" in metrics else [])]
+    return " or ".join(kinds)

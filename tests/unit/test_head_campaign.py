@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 from head_arms import better, campaign, good, head, measure, promoted, see, steady
 from records import NOW, lever
+from rich.console import Console
 
 from flywheel import best as best_of
 from flywheel.errors import LedgerError
 from flywheel.heads import archive, numbers
+from flywheel.heads.ladder import ladder, percent
 from flywheel.heads.session import Outcome, SessionRule, gate
 from flywheel.ledger import views
 from flywheel.ledger.rebuild import rebuild
@@ -24,6 +27,9 @@ from flywheel.loop.eligible import Candidate
 from flywheel.loop.order import best_json, write_best
 from flywheel.loop.ranking import ranked
 from flywheel.loop.readjudicate import readjudicate
+from flywheel.report import tables
+from flywheel.report.compose import Around, build
+from flywheel.report.scope import Scope
 from flywheel.run import lineage
 from flywheel.run.exit_status import ExitStatus
 from flywheel.serve.chosen import of_ledger
@@ -103,6 +109,24 @@ def test_the_next_head_is_measured_against_the_promoted_one(ledger: Ledger) -> N
     step = plan.next_step(see(ledger), [head("head.b", anchor=0.0)])
     assert isinstance(step, plan.NextBlock)
     assert step.incumbent == {"head": first}
+
+
+def test_the_report_of_heads_tells_of_tau_and_of_their_training(ledger: Ledger) -> None:
+    promoted(ledger, head())
+    measure(ledger, plan.next_step(see(ledger), [head("head.b", anchor=0.0)]), steady)
+    document = build(Scope(see(ledger)), Around("nothing"))
+    one = ladder(see(ledger))[0]
+    assert document.incumbent.text == f"tau {one.tau:.3f} with head.a-v0001"
+    assert document.gain.text.startswith(f"tau {percent(one.gain)} a prompt against the frozen")
+    assert "2 heads of 2 min of training" in document.cost.text
+    out = io.StringIO()
+    tables.render(document, Console(file=out, width=160, highlight=False))
+    printed = " ".join(out.getvalue().split())
+    assert f"head: the default recipe tau {one.incumbent_tau:.3f} to {one.tau:.3f}" in printed
+    assert f"{percent(one.gain).replace(' % [', ' % a prompt [')} 1 block predicted" in printed
+    assert "head: anchor 0.0 the same rounds on every prompt; tau" in printed
+    assert "forwards saved, mean and band" in printed
+    assert "% time" not in printed
 
 
 def test_what_heads_were_decided_follows_from_their_logs(ledger: Ledger) -> None:
