@@ -91,6 +91,11 @@ LEVERS: tuple[Lever, ...] = (
         "neither suite nor hold-out rises over the incumbent's",
     ),
     _arm(
+        "steps.more", {"steps": 2400}, 0.09,
+        "the amount of training is what binds: tau goes on rising with three times as many steps",
+        "tau is no higher than with the usual steps, or the hold-out falls: it learned by heart",
+    ),
+    _arm(
         "rate.low", {"rate": 0.0003}, 0.05,
         "a third of the rate leaves what works in place",
         "tau is no higher: it has not moved far enough",
