@@ -74,6 +74,10 @@ class Attention:
         row = self._numerics.row_(heads[:, -1], g.qk_rope_head_dim)
         return Projected(latent, heads[:, :-1], row)
 
+    def prepare(self, w: AttentionWeights) -> None:
+        """Make now what `project` keeps of `w`: code compiled before it is there is made twice."""
+        self._join(w)
+
     def _join(self, w: AttentionWeights) -> Joined:
         found = self._constants.get(id(w))
         if found is None:

@@ -69,6 +69,10 @@ class Experts:
         weights = picked.div_(picked.sum(-1, keepdim=True)).mul_(self._scale)
         return given, torch.zeros_like(scores).scatter_add_(-1, given, weights)
 
+    def prepare(self, w: MoeWeights) -> None:
+        """Make now what is kept of `w`: code compiled before it is there is made twice."""
+        self._router(w)
+
     def _router(self, w: MoeWeights) -> Tensor:
         """The router's matrix in float32, padded so that a row of scores fills whole vectors."""
         found = self._routers.get(id(w))

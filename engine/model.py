@@ -64,6 +64,9 @@ class Backbone:
         self._open = Piece(self._open_block, compiled=compiled)
         self._close = Piece(self._close_block, compiled=compiled)
         self._head = Piece(self._head_scores, compiled=compiled)
+        for block in (*weights.layers, *weights.draft.stages) if compiled else ():
+            self.attention.prepare(block.attention)
+            self.experts.prepare(block.moe)
 
     def forward(self, ids: Tensor, state: State) -> Forward:
         """Run the token `ids` [t] after the state's committed ones; the step stays open."""

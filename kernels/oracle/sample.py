@@ -23,22 +23,22 @@ def pick(
         return best(scores).token
     m, v = scores.shape
     at = position[0] + ahead + torch.arange(m, device=scores.device)
-    noise = torch.stack([gumbel(seed[0], p, v) for p in at])
-    return best(scores / temperature[0] + noise).token
+    return best(scores / temperature[0] + gumbel(seed[0], at, v)).token
 
 
 def gumbel(seed: Tensor, position: Tensor, count: int) -> Tensor:
-    """Float64 noise of the tokens 0 .. `count` - 1 at one position.
+    """Float64 noise [..., count] of the tokens 0 .. `count` - 1 at each `position` [...].
 
     A token's uniform number has the 64 bits of two words of Philox: tokens 2 i and 2 i + 1 share
     the counter (i, position's two words, 0).
     """
     pairs = torch.arange((count + 1) // 2, device=seed.device)
     zero = torch.zeros_like(pairs)
+    position = position[..., None]
     low, high = (position & _WORD) + zero, (position >> 32 & _WORD) + zero
     words = philox(seed, (pairs, low, high, zero))
-    upper = torch.stack((words[0], words[2]), -1).flatten()[:count].double()
-    lower = torch.stack((words[1], words[3]), -1).flatten()[:count].double()
+    upper = torch.stack((words[0], words[2]), -1).flatten(-2)[..., :count].double()
+    lower = torch.stack((words[1], words[3]), -1).flatten(-2)[..., :count].double()
     uniform = upper * 2.0**-32 + (lower + 0.5) * 2.0**-64
     return -torch.log(-torch.log1p(-uniform))
 
