@@ -12,7 +12,7 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,8 @@ def ask(
     before = quarantine.fingerprints(guarded, files)
     argv = external.caged(proposer.argv, work, terms, shielded)
     began_s = clock.monotonic_s()
-    said, answer = _exchanges(argv, brief, work, variables, terms, clock, wishes)
+    handed = {name: variables[name] for name in terms.environment}
+    said, answer = _exchanges(argv, brief, work, variables, handed, terms, clock, wishes)
     tampered = quarantine.changed(before, quarantine.fingerprints(guarded, files))
     found = _judged(said, answer, grounds, take_patch, tampered)
     document = {
@@ -92,7 +93,6 @@ def ask(
         "exchanges": [{**asdict(one), "wish": None} for one in said],
         "verdicts": [one.to_json() for one in found.verdicts],
     }  # fmt: skip
-    handed = {name: variables[name] for name in terms.environment}
     digest = transcript.write(folder, document, handed)
     shutil.rmtree(work, ignore_errors=True)
     where = (folder / transcript.FILE).relative_to(ledger.parent.resolve())
@@ -120,17 +120,26 @@ def _exchanges(
     brief: Mapping[str, Any],
     work: Path,
     variables: Mapping[str, str],
+    handed: Mapping[str, str],
     terms: Terms,
     clock: Clock,
     wishes: Wishes | None,
 ) -> tuple[tuple[Exchange, ...], Answer | None]:
-    """The exchanges that were had, and the answer of the last; None where there is none."""
+    """The exchanges that were had, and the answer of the last; None where there is none.
+
+    The variables `handed` over are out of what was said before anybody reads it: words of it come
+    into the ledger, onto terminals and into the next brief.
+    """
     until_s = clock.monotonic_s() + terms.timeout_s
 
     def one(document: Mapping[str, Any]) -> tuple[Exchange, Answer | None]:
         said = external.exchange(
             argv, dump(document), work, variables=variables, clock=clock, wishes=wishes,
             timeout_s=max(0.0, until_s - clock.monotonic_s()),
+        )  # fmt: skip
+        said = replace(
+            said, stdout=transcript.without(said.stdout, handed),
+            stderr=transcript.without(said.stderr, handed),
         )  # fmt: skip
         whole = not said.ended and said.status == 0
         return said, read(said.stdout) if whole else None

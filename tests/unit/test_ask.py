@@ -261,6 +261,67 @@ def test_it_gets_no_secret_no_network_and_no_descriptor(
         assert seen["net"] == "Network is unreachable"
 
 
+ANSWERED_BY_A_LINK = ANSWER + (
+    "import os\n"
+    "for name in ('stdout', 'stderr', 'stdin.json'):\n"
+    "    with contextlib.suppress(OSError): os.unlink(name)\n"
+    "    {make}\n"
+    "print('no JSON')\n"
+)
+
+
+def test_its_folder_leads_us_to_no_file_outside(ledger: Ledger, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    make = f"os.symlink({str(precious)!r}, name)"
+    program = "import contextlib\n" + ANSWERED_BY_A_LINK.format(make=make)
+    found = asked(ledger, tmp_path, program)
+    assert "wrong form" in found.detail
+    assert precious.read_text() == "kept"
+
+
+def test_pipes_in_its_folder_keep_nobody_waiting(ledger: Ledger, tmp_path: Path) -> None:
+    program = "import contextlib\n" + ANSWERED_BY_A_LINK.format(make="os.mkfifo(name)")
+    found = asked(ledger, tmp_path, program, timeout_s=10.0)
+    assert "wrong form" in found.detail
+
+
+def test_what_it_said_is_kept_though_it_removed_all_files(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    program = ANSWER + (
+        "import os, time\n"
+        "for name in os.listdir('.'): os.unlink(name)\n"
+        "time.sleep(1)\n"
+        "print(json.dumps({'levers': [], 'note': 'all gone'}))\n"
+    )
+    found = asked(ledger, tmp_path, program)
+    assert found.outcome == "answered"
+    assert "all gone" in told(tmp_path, found)["exchanges"][0]["stdout"]
+
+
+def test_a_secret_is_in_nothing_that_is_recorded(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = 'sk-"quoted"\\123'
+    monkeypatch.setenv("A_KEY", key)
+    failed = asked(
+        ledger, tmp_path, environment=("A_KEY",),
+        program="import os, sys; sys.exit('bad key ' + os.environ['A_KEY'])",
+    )  # fmt: skip
+    assert failed.detail == "it left with status 1: bad key [A_KEY]"
+    program = "import os\n" + ANSWER + (
+        f"lever = {idea()!r}\n"
+        "lever['claim'] = lever['falsify'] = os.environ['A_KEY']\n"
+        "print(json.dumps({'levers': [lever, {'kind': os.environ['A_KEY']}]}))\n"
+    )
+    found = asked(ledger, tmp_path, program, environment=("A_KEY",))
+    assert [one.admitted for one in found.verdicts] == [True, False]
+    everything = repr(found) + (tmp_path / found.transcript).read_text()
+    assert "quoted" not in everything
+    assert "[A_KEY]" in found.verdicts[1].reason
+
+
 def test_a_variable_that_is_not_set_is_a_mistake(ledger: Ledger, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="NO_SUCH_KEY"):
         asked(ledger, tmp_path, "", environment=("NO_SUCH_KEY",))
