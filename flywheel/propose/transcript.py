@@ -27,7 +27,7 @@ def write(folder: Path, document: Mapping[str, Any], secrets: Mapping[str, str])
 
 
 def without(value: Any, secrets: Mapping[str, str]) -> Any:
-    """The value with every secret in its texts, plain or as JSON has it, replaced by `[NAME]`. Pure."""
+    """The value with every secret, plain or as JSON has it, replaced by `[NAME]`. Pure."""
     if isinstance(value, str):
         # The longest first: one may hold another.
         for name, secret in sorted(secrets.items(), key=lambda one: -len(one[1])):

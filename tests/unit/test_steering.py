@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,76 @@ def test_what_is_declared_is_read_as_it_was_declared(tmp_path: Path) -> None:
     one = lever("one", {"x": 1}, slow=True, share=0.25, needs=("drafts",), ceiling=0.1)
     declared.add(ledger, one, ())
     assert declared.read(ledger) == (one,)
+
+
+def test_a_line_that_an_editor_left_without_its_end_is_not_written_on(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    declared.add(ledger, lever("one", {"x": 1}), ())
+    path = declared.path_for(ledger)
+    path.write_text(path.read_text().rstrip("\n"))
+    declared.add(ledger, lever("two", {"x": 2}), ())
+    assert [one.name for one in declared.read(ledger)] == ["one", "two"]
+
+
+def test_what_another_declared_meanwhile_is_known(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    declared.add(ledger, lever("one", {"x": 1}), ())
+    with pytest.raises(LeverError, match="same change as one"):
+        declared.add(ledger, lever("two", {"x": 1}), ())
+    with pytest.raises(LeverError, match="named one is declared already"):
+        declared.add(ledger, lever("one", {"x": 2}), ())
+    assert len(declared.read(ledger)) == 1
+
+
+def test_a_full_disk_leaves_no_half_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, write = tmp_path / "ledger.db", os.write
+    declared.add(ledger, lever("one", {"x": 1}), ())
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:9]))
+    with pytest.raises(OSError, match="No space left"):
+        declared.add(ledger, lever("two", {"x": 2}), ())
+    monkeypatch.undo()
+    assert [one.name for one in declared.read(ledger)] == ["one"]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "number #1"])
+def test_a_name_that_no_line_of_priority_can_say_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LeverError, match="PRIORITY"):
+        declared.add(tmp_path / "ledger.db", lever(name, {"x": 1}), ())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[" * 100_000, "recursion"),
+        ("null", "it is not a JSON object"),
+        ('{"name": "g", "predicted_gain": 1%s}' % ("0" * 400), "not a fraction"),
+        ('{"name": "g", "predicted_gain": NaN}', "not a fraction"),
+        ('{"name": "g", "predicted_gain": true}', "predicted_gain cannot be true"),
+        ('{"name": "g", "hot": "no"}', 'hot cannot be "no"'),
+        ('{"name": "g", "family": 7}', "family cannot be 7"),
+        ('{"name": "g", "null": true, "change": {}}', "field 'null'"),
+        ('{"name": "s", "field": "x", "values": "abc"}', "values cannot be"),
+        ('{"name": "s", "field": "x", "low": 1, "high": 2, "trials": NaN}', "trials cannot be NaN"),
+        ('{"name": "one"}', "an earlier line is named one"),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_lever_is_named_with_what_is_wrong(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    ledger = tmp_path / "ledger.db"
+    path = declared.add(ledger, lever("one", {"x": 1}), ())
+    rest = {"claim": "c", "falsify": "f", "predicted_gain": 0.1}
+    if line.startswith("{"):
+        extra = rest if '"field"' in line else rest | {"kind": "config", "change": {"y": 2}}
+        missing = {k: v for k, v in extra.items() if f'"{k}"' not in line}
+        line = line[:-1] + ", " + json.dumps(missing)[1:]
+    with path.open("a") as stream:
+        stream.write(line + "\n")
+    with pytest.raises(LeverError, match="line 2") as caught:
+        declared.read(ledger)
+    assert said in str(caught.value)
 
 
 @pytest.fixture
