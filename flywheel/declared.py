@@ -52,7 +52,8 @@ def sweeps(ledger: Path) -> tuple[Sweep, ...]:
 def _read(ledger: Path) -> tuple[Lever | Sweep, ...]:
     path = path_for(ledger)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Some editors put a mark before the first line. Only "\n" ends one: JSON may hold others.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,10 +16,9 @@ from typing import Any
 
 from flywheel import declared, priority
 from flywheel.box.clock import Clock
-from flywheel.errors import RecordError
 from flywheel.files import dump
 from flywheel.loop.wishes import Wish, Wishes
-from flywheel.propose import brief as briefs, external, quarantine, transcript
+from flywheel.propose import brief as briefs, external, quarantine, transcript, workplace
 from flywheel.propose.admission import Grounds, TakePatch, Verdict, judge, no_patches
 from flywheel.propose.answer import Answer, read
 from flywheel.propose.attempt import ANSWERED, FAILED, LIMITED, STOPPED, Terms
@@ -68,33 +65,28 @@ def ask(
     folder can be made beside the ledger.
     """
     variables_of = external.outer_environment() if outer is None else outer
-    folder = ledger.parent.resolve() / transcript.FOLDER / secrets.token_hex(4)
-    work = folder / "work"
-    variables = external.environment(work, terms, variables_of)
-    try:
-        work.mkdir(parents=True)
-    except OSError as error:
-        raise RecordError(f"{work} cannot be made: {error.strerror}") from error
-    shielded = (ledger.parent.resolve(), _ROOT)
-    holds = cage_holds(work, terms, shielded, variables)
-    guarded = [_ROOT / name for name in _PACKAGES]
-    files = [declared.path_for(ledger), ledger.parent / priority.FILE]
-    before = quarantine.fingerprints(guarded, files)
-    argv = external.caged(proposer.argv, work, terms, shielded)
-    began_s = clock.monotonic_s()
-    handed = {name: variables[name] for name in terms.environment}
-    said, answer = _exchanges(argv, brief, work, variables, handed, terms, clock, wishes)
-    tampered = quarantine.changed(before, quarantine.fingerprints(guarded, files))
-    found = _judged(said, answer, grounds, take_patch, tampered)
-    document = {
-        "proposer": proposer.name, "argv": list(proposer.argv), "outcome": found.outcome,
-        "detail": found.detail, "cage": list(holds), "network": terms.network,
-        "environment": list(terms.environment), "tampered": list(tampered),
-        "exchanges": [{**asdict(one), "wish": None} for one in said],
-        "verdicts": [one.to_json() for one in found.verdicts],
-    }  # fmt: skip
-    digest = transcript.write(folder, document, handed)
-    shutil.rmtree(work, ignore_errors=True)
+    folder = workplace.new(ledger.parent.resolve() / transcript.FOLDER)
+    variables = external.environment(folder / workplace.WORK, terms, variables_of)
+    with workplace.lent(folder) as work:
+        shielded = (ledger.parent.resolve(), _ROOT)
+        holds = cage_holds(work, terms, shielded, variables)
+        guarded = [_ROOT / name for name in _PACKAGES]
+        files = [declared.path_for(ledger), ledger.parent / priority.FILE]
+        before = quarantine.fingerprints(guarded, files)
+        argv = external.caged(proposer.argv, work, terms, shielded)
+        began_s = clock.monotonic_s()
+        handed = {name: variables[name] for name in terms.environment}
+        said, answer = _exchanges(argv, brief, work, variables, handed, terms, clock, wishes)
+        tampered = quarantine.changed(before, quarantine.fingerprints(guarded, files))
+        found = _judged(said, answer, grounds, take_patch, tampered)
+        document = {
+            "proposer": proposer.name, "argv": list(proposer.argv), "outcome": found.outcome,
+            "detail": found.detail, "cage": list(holds), "network": terms.network,
+            "environment": list(terms.environment), "tampered": list(tampered),
+            "exchanges": [{**asdict(one), "wish": None} for one in said],
+            "verdicts": [one.to_json() for one in found.verdicts],
+        }  # fmt: skip
+        digest = transcript.write(folder, document, handed)
     where = (folder / transcript.FILE).relative_to(ledger.parent.resolve())
     return Outcome(
         found.outcome, found.detail, found.verdicts, found.retry_s, found.usage, tampered,

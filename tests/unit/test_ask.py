@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from records import NOW, World, drive, lever
 
+from flywheel.box import identity
 from flywheel.box.clock import SystemClock
 from flywheel.errors import UsageError
+from flywheel.files import dump
 from flywheel.ledger import halts
 from flywheel.ledger.store import Ledger
 from flywheel.loop import planned
@@ -232,6 +234,35 @@ def test_it_does_not_outlive_a_loop_that_was_killed(tmp_path: Path) -> None:
     while sleeping(613) and time.monotonic() < until_s:
         time.sleep(0.1)
     assert not sleeping(613)
+
+
+def test_what_a_killed_loop_lent_goes_with_the_next_attempt(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    child = subprocess.Popen(["sleep", "0"])
+    gone = identity.of(child.pid, zombie=True)
+    child.wait()
+    assert gone is not None
+    for name, owner in (("dead", gone), ("alive", identity.current())):
+        (tmp_path / "proposals" / name / "work" / "code").mkdir(parents=True)
+        (tmp_path / "proposals" / name / "owner.json").write_text(dump(owner.to_json()))
+    found = asked(ledger, tmp_path, "import json; print(json.dumps({'levers': []}))")
+    mine = Path(found.transcript).parent.name
+    assert {p.name for p in (tmp_path / "proposals").iterdir()} == {"alive", mine}
+    assert [p.name for p in (tmp_path / "proposals" / mine).iterdir()] == ["transcript.json"]
+    assert (tmp_path / "proposals/alive/work/code").is_dir()
+
+
+def test_an_attempt_that_was_broken_off_leaves_no_folder(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(external, "exchange", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        asked(ledger, tmp_path, "")
+    assert list((tmp_path / "proposals").iterdir()) == []
 
 
 def test_it_gets_no_secret_no_network_and_no_descriptor(

@@ -128,6 +128,8 @@ def test_the_priority_file_is_names_and_remarks(tmp_path: Path) -> None:
     assert priority.read(ledger) == ()
     priority.path_for(ledger).write_text("# tonight\n b  # the tiles\n\na\nb\n")
     assert priority.read(ledger) == ("b", "a")
+    priority.path_for(ledger).write_bytes(b"\xef\xbb\xbfb\r\na\r\n")
+    assert priority.read(ledger) == ("b", "a")
     priority.path_for(ledger).write_bytes(b"\xff\n")
     with pytest.raises(LeverError, match="cannot be read"):
         priority.read(ledger)
