@@ -148,7 +148,7 @@ def test_files_are_read_anew_and_a_broken_one_is_said_once(tmp_path: Path) -> No
     assert "line 1 is no lever" in said[0]
     priority.path_for(ledger).write_text("one\ntypo\n")
     assert supply.first() == supply.first() == ("one", "typo")
-    assert said[1:] == ["PRIORITY names typo, which no lever is called"]
+    assert said[1:] == ["PRIORITY names typo, which no lever of this run is called"]
 
 
 def test_what_is_declared_is_read_as_it_was_declared(tmp_path: Path) -> None:
@@ -265,6 +265,17 @@ def test_the_commands_steer_and_the_queue_explains_itself(say: Any, ledger: Ledg
     told = say("levers", "why-next")[1]
     assert told["first"] == ["threads.2"]
     assert told["queue"][0]["name"] == "threads.2"
+
+
+def test_a_narrow_terminal_shows_every_name_whole(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "a-lever-with-quite-a-long-name"
+    priority.path_for(ledger.path).write_text(f"{name}\n")
+    declared.add(ledger.path, lever(name, {"x": 1}), ())
+    assert cli.main(["levers", "why-next", "--top", "1", "--ledger", str(ledger.path)]) == 0
+    assert name in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
