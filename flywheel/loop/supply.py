@@ -38,7 +38,7 @@ class Supply:
         return self._levers
 
     def first(self) -> tuple[str, ...]:
-        """The names that go first; one that no lever has which may be tried is said, and ignored."""
+        """The names that go first; one that no lever of this run has is said, and ignored."""
         try:
             self._first = priority.read(self._ledger)
         except LeverError as error:
