@@ -46,7 +46,8 @@ class Supply:
         known = {name for lever in self._levers for name in (lever.name, lever.sweep)}
         for name in self._first:
             if name not in known:
-                self._complain(f"{priority.FILE} names {name}, which no lever of this run is called")
+                said = "which no lever of this run is called"
+                self._complain(f"{priority.FILE} names {name}, {said}")
         return self._first
 
     def _complain(self, sentence: str) -> None:
