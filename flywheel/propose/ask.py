@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -68,7 +69,8 @@ def ask(
     folder = workplace.new(ledger.parent.resolve() / transcript.FOLDER)
     variables = external.environment(folder / workplace.WORK, terms, variables_of)
     with workplace.lent(folder) as work:
-        shielded = (ledger.parent.resolve(), _ROOT)
+        # The environment too: whatever is installed there runs in the loop and in the engine.
+        shielded = (ledger.parent.resolve(), _ROOT, Path(sys.prefix))
         holds = cage_holds(work, terms, shielded, variables)
         guarded = [_ROOT / name for name in _PACKAGES]
         files = [declared.path_for(ledger), ledger.parent / priority.FILE]

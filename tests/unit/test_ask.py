@@ -379,6 +379,18 @@ def test_a_cage_keeps_it_from_writing_beside_the_ledger(
     assert found.tampered == ()
 
 
+def test_a_cage_keeps_it_from_what_is_installed(ledger: Ledger, tmp_path: Path) -> None:
+    program = ANSWER + (
+        "import os\n"
+        f"sys.stderr.write(str(os.access({sys.prefix!r}, os.W_OK)))\n"
+        "print(json.dumps({'levers': []}))\n"
+    )
+    found = asked(ledger, tmp_path, program)
+    if "folders read-only" not in found.cage:
+        pytest.skip("this kernel allows no cage")
+    assert told(tmp_path, found)["exchanges"][0]["stderr"] == "False"
+
+
 def test_without_a_cage_whoever_writes_beside_the_ledger_halts_the_loop(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
