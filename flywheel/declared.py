@@ -5,9 +5,14 @@ They join the levers of ``experiments``; the identity decides what is a duplicat
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from flywheel.errors import LeverError
 from flywheel.lever import Lever, canonical
@@ -18,6 +23,15 @@ _FIELDS = (
     "name", "kind", "change", "claim", "falsify", "predicted_gain", "ceiling", "hot", "family",
     "metric", "slow", "needs", "share",
 )  # fmt: skip
+_NUMBER = (int, float)
+# What a line may hold. People write it too, and a word in quotes would pass for true.
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "kind", "claim", "falsify", "family", "metric", "field"), (str,)),
+    **dict.fromkeys(("hot", "slow", "log"), (bool,)),
+    **dict.fromkeys(("predicted_gain", "share", "low", "high"), _NUMBER),
+    **dict.fromkeys(("needs", "values"), (list,)),
+    "change": (dict,), "ceiling": (*_NUMBER, type(None)), "trials": (int,),
+}  # fmt: skip
 
 
 def path_for(ledger: Path) -> Path:
@@ -38,46 +52,97 @@ def sweeps(ledger: Path) -> tuple[Sweep, ...]:
 def _read(ledger: Path) -> tuple[Lever | Sweep, ...]:
     path = path_for(ledger)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Some editors put a mark before the first line. Only "\n" ends one: JSON may hold others.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:
         raise LeverError(f"{path} cannot be read: {error}") from error
-    found: list[Lever | Sweep] = []
+    found: dict[str, Lever | Sweep] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            body = json.loads(line)
-            found.append(Sweep(**body) if is_sweep(body) else Lever(**body))
-        except (ValueError, TypeError, AttributeError) as error:
+            one = _of(json.loads(line))
+        except (LeverError, ValueError, TypeError, RecursionError) as error:
             raise LeverError(f"{path} line {number} is no lever: {error}") from error
-    return tuple(found)
+        if one.name in found:
+            raise LeverError(f"{path} line {number}: an earlier line is named {one.name} already")
+        found[one.name] = one
+    return tuple(found.values())
+
+
+def _of(body: Any) -> Lever | Sweep:
+    """What one line declares; LeverError for a field that means nothing, or is of another type."""
+    if not isinstance(body, dict):
+        raise LeverError("it is not a JSON object")
+    for name, value in body.items():
+        if name not in _TYPES:
+            raise LeverError(f"it has a field {name!r} that means nothing here")
+        kinds = _TYPES[name]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise LeverError(f"its {name} cannot be {json.dumps(value)[:40]}")
+    return Sweep(**body) if is_sweep(body) else Lever(**body)
 
 
 def add(ledger: Path, lever: Lever, known: Sequence[Lever]) -> Path:
     """Append a lever; LeverError when the change, or the name, is declared already."""
-    for other in known:
-        if other.identity == lever.identity:
-            raise LeverError(f"{lever.name} is the same change as {other.name}, declared already")
-        if other.name == lever.name:
-            raise LeverError(f"a lever named {lever.name} is declared already, for another change")
-    body = {name: getattr(lever, name) for name in _FIELDS}
-    return _append(ledger, body | {"change": dict(lever.change), "needs": list(lever.needs)})
+    _require_name(lever.name)
+    with _held(path_for(ledger)) as file:
+        for other in (*known, *read(ledger)):
+            if other.identity == lever.identity:
+                raise LeverError(
+                    f"{lever.name} is the same change as {other.name}, declared already"
+                )
+            if other.name == lever.name:
+                raise LeverError(
+                    f"a lever named {lever.name} is declared already, for another change"
+                )
+        if lever.name in {*(x.sweep for x in known), *(x.name for x in sweeps(ledger))}:
+            raise LeverError(f"a sweep is named {lever.name} already")
+        body = {name: getattr(lever, name) for name in _FIELDS}
+        _append(file, body | {"change": dict(lever.change), "needs": list(lever.needs)})
+    return path_for(ledger)
 
 
-def add_sweep(ledger: Path, sweep: Sweep, known: Sequence[str]) -> Path:
+def add_sweep(ledger: Path, sweep: Sweep, known: Collection[str]) -> Path:
     """Append a sweep; LeverError when its name is that of another sweep or lever."""
-    if sweep.name in known:
-        raise LeverError(f"{sweep.name} is declared already")
-    return _append(ledger, sweep.to_json())
+    _require_name(sweep.name)
+    with _held(path_for(ledger)) as file:
+        if sweep.name in {*known, *(one.name for one in _read(ledger))}:
+            raise LeverError(f"{sweep.name} is declared already")
+        _append(file, sweep.to_json())
+    return path_for(ledger)
 
 
-def _append(ledger: Path, body: dict[str, object]) -> Path:
-    path = path_for(ledger)
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(canonical(body) + "\n")
-    return path
+def _require_name(name: str) -> None:
+    """LeverError for a name that the priority file could not say in one line."""
+    if not name.isprintable() or "#" in name:
+        raise LeverError(f"the name {name!a} holds what no line of PRIORITY can: give it another")
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[int]:
+    """The file to append to, while nobody else declares anything."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _append(fd: int, body: Mapping[str, object]) -> None:
+    """A whole line of its own, or none: an editor may have left the last one without its end."""
+    size = os.fstat(fd).st_size
+    apart = "\n" if size and os.pread(fd, 1, size - 1) != b"\n" else ""
+    line = f"{apart}{canonical(body)}\n".encode()
+    try:
+        if os.write(fd, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.ftruncate(fd, size)
+        raise
 
 
 def value_of(text: str) -> object:

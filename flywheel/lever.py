@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -172,7 +171,7 @@ def _check(lever: Lever) -> None:
     if not lever.null and not (lever.claim.strip() and lever.falsify.strip()):
         raise LeverError(f"lever {lever.name} needs a claim and what would falsify it")
     for name, gain in (("predicted_gain", lever.predicted_gain), ("ceiling", lever.ceiling)):
-        if gain is not None and not (math.isfinite(gain) and 0.0 <= gain < 1.0):
+        if gain is not None and not 0.0 <= gain < 1.0:
             raise LeverError(f"lever {lever.name}: {name} {gain} is not a fraction in [0, 1)")
     if not 0.0 < lever.share <= 1.0:
         raise LeverError(f"lever {lever.name}: share {lever.share} is not a fraction in (0, 1]")

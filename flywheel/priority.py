@@ -21,7 +21,8 @@ def read(ledger: Path) -> tuple[str, ...]:
     """The names in it, first things first; none where there is no file. LeverError: unreadable."""
     path = path_for(ledger)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Some editors put a mark before the first name.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:

@@ -88,6 +88,10 @@ class Sweep:
         return {f.name: plain[f.name] for f in fields(self) if told[f.name] != f.default}
 
 
+# Whole numbers are exact up to here, and no field of an engine goes further.
+FARTHEST = 2**53
+
+
 def is_sweep(body: Mapping[str, Any]) -> bool:
     """Whether a declared line is a sweep and not a single lever."""
     return "field" in body
@@ -96,7 +100,9 @@ def is_sweep(body: Mapping[str, Any]) -> bool:
 def _check_ends(sweep: Sweep) -> None:
     low, high = (_number(end) for end in (sweep.low, sweep.high))
     if not low < high:
-        raise LeverError(f"sweep {sweep.name} wants two numbers, the lower one first")
+        raise LeverError(
+            f"sweep {sweep.name} wants two numbers, the lower one first, none beyond 2^53"
+        )
     if sweep.log and low <= 0:
         raise LeverError(f"sweep {sweep.name}: equal ratios want a lower end above 0")
     if sweep.trials < 2:
@@ -104,6 +110,7 @@ def _check_ends(sweep: Sweep) -> None:
 
 
 def _number(value: object) -> float:
-    """NaN, which no comparison holds for, for what is no number."""
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if plain and math.isfinite(value) else math.nan  # type: ignore[arg-type]
+    """NaN, which no comparison holds for, for what is no number or too large a one."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    return float(value) if -FARTHEST <= value <= FARTHEST else math.nan

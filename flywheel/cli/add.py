@@ -108,7 +108,7 @@ def _field(change: str, said: dict[str, Any], body: dict[str, Any], *, hot: bool
             option = "a name" if word == "name" else f"--{word.replace('_', '-')}"
             raise UsageError(f"a lever of a field needs {option}.")
     field, equals, value = change.partition("=")
-    if not equals or not field.strip():
+    if not equals or not field.strip() or not value.strip():
         raise UsageError(f"--set wants FIELD=VALUE, not {change!r}.")
     changed = {field.strip(): declared.value_of(value.strip())}
     return _lever({**said, **body, "family": said["family"] or "declared", "hot": hot,

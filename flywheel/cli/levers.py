@@ -174,7 +174,7 @@ def show(
 ) -> int:
     """One lever: its claim, what would falsify it, and what became of it.
 
-    Example: flywheel levers show threads-2
+    Example: flywheel levers show threads.2
     """
     path = ledger_path(ledger)
     lever = named(path, name)

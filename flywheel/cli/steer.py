@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -169,7 +170,12 @@ def _print_queue(next_: str, queue: list[dict[str, Any]], waiting: int) -> None:
     out.print(Text(f"\n{waiting} wait; by expected gain for each hour of engine time:"))
     table = Table.grid(padding=(0, 2))
     for one in queue:
-        table.add_row(
-            Text(f"{one['gain_per_hour'] * 100:.2g} %/h"), Text(one["name"]), Text(one["why"])
-        )
-    out.print(table)
+        gain = f"{one['gain_per_hour'] * 100:.2g} %/h"
+        if out.width < levers.NARROW:
+            # Squeezed into columns, a name would lose its end.
+            out.print(Text(f"{gain}  {one['name']}"))
+            out.print(Padding(Text(one["why"]), (0, 0, 0, 2)))
+        else:
+            table.add_row(Text(gain), Text(one["name"]), Text(one["why"]))
+    if out.width >= levers.NARROW:
+        out.print(table)

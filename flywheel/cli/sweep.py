@@ -51,6 +51,9 @@ def sweep(
     --claim "longer chunks warm the caches" --falsify "no value is faster" --predicted-gain 0.01
     """
     path = ledger_path(ledger)
+    words = [word.strip() for word in values.split(",")] if values is not None else []
+    if "" in words:
+        raise UsageError(f"--values wants one value or more between commas, not {values!r}.")
     low, high = (declared.value_of(end) for end in between) if between else (None, None)
     try:
         made = Sweep(
@@ -59,7 +62,7 @@ def sweep(
             claim=claim,
             falsify=falsify,
             predicted_gain=predicted_gain,
-            values=tuple(declared.value_of(v.strip()) for v in values.split(",")) if values else (),
+            values=tuple(declared.value_of(word) for word in words),
             low=low,  # type: ignore[arg-type]
             high=high,  # type: ignore[arg-type]
             log=log,

@@ -38,7 +38,7 @@ class Supply:
         return self._levers
 
     def first(self) -> tuple[str, ...]:
-        """The names that go first; a name that no lever has is said, and otherwise ignored."""
+        """The names that go first; one that no lever of this run has is said, and ignored."""
         try:
             self._first = priority.read(self._ledger)
         except LeverError as error:
@@ -46,7 +46,8 @@ class Supply:
         known = {name for lever in self._levers for name in (lever.name, lever.sweep)}
         for name in self._first:
             if name not in known:
-                self._complain(f"{priority.FILE} names {name}, which no lever is called")
+                said = "which no lever of this run is called"
+                self._complain(f"{priority.FILE} names {name}, {said}")
         return self._first
 
     def _complain(self, sentence: str) -> None:

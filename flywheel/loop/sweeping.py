@@ -87,11 +87,21 @@ def _ask(
             sampler=optuna.samplers.TPESampler(seed=dice, n_startup_trials=sweep.trials // 2),
         )
         for value, outcome in tried:
-            study.add_trial(_trial(sweep.field, value, outcome, space))
+            if _between(sweep, value):
+                study.add_trial(_trial(sweep.field, value, outcome, space))
         value = study.ask(dict(space)).params[sweep.field]
         if canonical(value) not in seen:
             return value
     return None
+
+
+def _between(sweep: Sweep, value: object) -> bool:
+    """Whether a search could have asked for it: its ends may have been others at that time."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    assert sweep.low is not None
+    assert sweep.high is not None
+    return sweep.low <= value <= sweep.high and (isinstance(value, int) or not sweep.whole)
 
 
 def _trial(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shlex
 import signal
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -49,18 +51,35 @@ class Webhook:
         request = urllib.request.Request(
             self.url, body.encode(), {"Content-Type": kind, "User-Agent": "flywheel"}
         )
-        try:
-            with urllib.request.urlopen(request, timeout=timeout_s):
-                pass
-        except urllib.error.HTTPError as error:
-            error.close()
-            lasting = error.code < 500 and error.code not in _PASSING
-            raise NotDelivered(f"it answered {error.code}", lasting=lasting) from error
-        except OSError as error:
-            reason = getattr(error, "reason", error)
-            raise NotDelivered(f"it cannot be reached: {reason}") from error
-        except ValueError as error:  # an answer that is no HTTP
-            raise NotDelivered(f"it does not answer as a web server: {error}") from error
+        # The limit of a socket begins anew with every byte: who sends one a second never meets it.
+        failed: list[NotDelivered] = []
+        posting = threading.Thread(
+            target=_post, args=(request, timeout_s, failed), daemon=True, name="a webhook"
+        )
+        posting.start()
+        posting.join(2 * timeout_s)
+        if posting.is_alive():
+            raise NotDelivered(f"it took longer than {2 * timeout_s:g} s")
+        if failed:
+            raise failed[0]
+
+
+def _post(
+    request: urllib.request.Request, timeout_s: float, failed: list[NotDelivered]
+) -> None:
+    """Post it; what came in between is left in `failed`."""
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s):
+            pass
+    except urllib.error.HTTPError as error:
+        error.close()
+        lasting = error.code < 500 and error.code not in _PASSING
+        failed.append(NotDelivered(f"it answered {error.code}", lasting=lasting))
+    except OSError as error:
+        failed.append(NotDelivered(f"it cannot be reached: {getattr(error, 'reason', error)}"))
+    except (http.client.HTTPException, ValueError) as error:
+        said = " ".join(str(error).split())[:200]
+        failed.append(NotDelivered(f"it does not answer as a web server: {said}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +141,8 @@ def _checked(url: str) -> str:
         usable = False
     if not usable or any(c.isspace() or not c.isprintable() for c in url):
         raise UsageError("--notify wants an address that begins with https:// or http://.")
+    if not url.isascii():
+        raise UsageError("--notify wants an address of plain letters; write the others as %XX.")
+    if "@" in parts.netloc:
+        raise UsageError("--notify takes no user name in an address; let a command post it.")
     return url

@@ -79,16 +79,18 @@ _CHANGES = ("append", "add", "update", "setdefault", "extend", "insert", "pop", 
 def reasons(path: str, old: str, new: str) -> tuple[Reason, ...]:
     """What the new text of a Python file does that it may not, and that the old one did not do."""
     try:
-        tree = ast.parse(new)
+        brought = sorted(_found(ast.parse(new)))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         return (Reason(path, line, f"it is no Python: {getattr(error, 'msg', error)}"),)
+    except (RecursionError, MemoryError):
+        return (Reason(path, None, "it is nested too deeply to be read"),)
     try:
         known = Counter(what for _, what in _found(ast.parse(old)))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         known = Counter()
     out = []
-    for line, what in sorted(_found(tree)):
+    for line, what in brought:
         if known[what] > 0:
             known[what] -= 1
         else:

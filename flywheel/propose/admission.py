@@ -16,7 +16,7 @@ from flywheel.ledger.rows import View
 from flywheel.lever import Lever, canonical
 from flywheel.loop.eligible import DEFAULT_BACKEND, admit
 from flywheel.propose import quarantine
-from flywheel.propose.answer import Answer, Item, Patch
+from flywheel.propose.answer import REASON, Answer, Item, Patch, line
 from flywheel.sweep import Sweep
 
 # Fields that say what is computed, not how fast: another value is another model, or another ruler.
@@ -97,13 +97,13 @@ def judge(
 
 def _one(item: Item, grounds: Grounds, take_patch: TakePatch) -> Verdict:
     kind = item.body.get("kind", "") if isinstance(item.body, dict) else ""
-    about = (item.name, kind if isinstance(kind, str) else "")
+    about = (item.name, line(kind, 40) if isinstance(kind, str) else "")
     if item.offer is None:
         return Verdict(*about, item.error)
     try:
         return Verdict(*about, lever=_admitted(item.offer, grounds, take_patch))
     except LeverError as error:
-        return Verdict(*about, str(error))
+        return Verdict(*about, line(str(error), REASON))
 
 
 def _admitted(

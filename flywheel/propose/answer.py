@@ -17,10 +17,14 @@ from flywheel.sweep import Sweep
 
 # How many levers one answer may hold; a longer one is cut, and what is left out is said.
 MOST = 12
+# How much of one answer comes into the ledger, which keeps it for ever: entries of a list or an
+# object, and characters of a reason.
+ENTRIES, REASON = 64, 1000
 _LARGEST = 2**53
 KINDS = ("config", "sweep", "head", "patch")
 _TEXT, _GAIN = {"type": "string", "minLength": 1}, {"type": "number", "minimum": 0, "maximum": 0.5}
 _NAME = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
+_FIELD = {"type": "string", "minLength": 1, "maxLength": 64}
 _VALUE = {"type": ["string", "number", "boolean"], "maxLength": 200}
 _END = {"type": "number"}
 _COMMON: dict[str, Any] = {
@@ -41,14 +45,18 @@ def _kind(kind: str, required: tuple[str, ...], **more: Any) -> dict[str, Any]:
 
 
 _FIELDS = {
-    "config": _kind("config", ("field", "value"), field=_TEXT, value=_VALUE, **_ENGINE),
+    "config": _kind("config", ("field", "value"), field=_FIELD, value=_VALUE, **_ENGINE),
     "sweep": _kind(
-        "sweep", ("field",), field=_TEXT, values={"type": "array", "items": _VALUE, "minItems": 2},
+        "sweep", ("field",), field=_FIELD,
+        values={"type": "array", "items": _VALUE, "minItems": 2, "maxItems": ENTRIES},
         low=_END, high=_END, log={"type": "boolean"},
         trials={"type": "integer", "minimum": 2, "maximum": 32}, **_ENGINE,
     ),
     "head": _kind(
-        "head", ("recipe",), recipe={"type": "object", "additionalProperties": _VALUE},
+        "head", ("recipe",), recipe={
+            "type": "object", "additionalProperties": _VALUE, "maxProperties": ENTRIES,
+            "propertyNames": {"maxLength": 64},
+        },
     ),
     "patch": _kind("patch", ("diff",), diff=_TEXT),
 }  # fmt: skip
@@ -133,17 +141,21 @@ def read(text: str) -> Answer:
         return Answer(errors=("the answer is not a JSON object",))
     if (limited := _limited(body.get("limited"))) is not None:
         return Answer(limited=limited)
-    errors = [f"the answer has a field {name!r} that means nothing here"
-              for name in sorted(set(body) - set(SCHEMA["properties"]))]  # fmt: skip
+    errors = [f"the answer has a field {line(name, 64)!r} that means nothing here"
+              for name in sorted(set(body) - set(SCHEMA["properties"]))[:MOST]]  # fmt: skip
     levers = body.get("levers")
     if not isinstance(levers, list):
         return Answer(errors=(*errors, "the answer has no list `levers`"))
-    items = tuple(_item(place, one) for place, one in enumerate(levers))
+    items = tuple(_item(place, one) for place, one in enumerate(levers[:MOST]))
+    if (more := len(levers) - MOST) > 0:
+        # All that is too much is one item: of what was sent, nothing else is said.
+        said = f"{more} more left out: an answer may hold {MOST} levers at most"
+        items += (Item(MOST, None, error=said),)
     errors += [f"levers[{one.position}] ({one.name}): {one.error}" for one in items if one.error]
     note, usage = body.get("note"), body.get("usage")
     return Answer(
         items, tuple(errors), None, line(note) if isinstance(note, str) else "",
-        {line(k, 40): v for k, v in usage.items() if _is_number(v)}
+        {line(k, 40): v for k, v in [*usage.items()][:ENTRIES] if _is_number(v)}
         if isinstance(usage, dict) else {},
     )  # fmt: skip
 
@@ -177,12 +189,10 @@ def _limited(said: object) -> Limited | None:
 
 
 def _item(place: int, body: Any) -> Item:
-    if place >= MOST:
-        return Item(place, body, error=f"an answer may hold {MOST} levers at most")
     try:
         return Item(place, body, _offer(body))
     except LeverError as error:
-        return Item(place, body, error=str(error))
+        return Item(place, body, error=line(str(error), REASON))
 
 
 def _offer(body: Any) -> Offer:
@@ -190,7 +200,7 @@ def _offer(body: Any) -> Offer:
         raise LeverError("it is not a JSON object")
     kind = body.get("kind")
     if kind not in KINDS:
-        raise LeverError(f"its kind {kind!r} is none of {', '.join(KINDS)}")
+        raise LeverError(f"its kind {line(repr(kind), 64)} is none of {', '.join(KINDS)}")
     _check(body, _FIELDS[kind])
     common = {name: body[name] for name in ("name", "predicted_gain")} | {
         "claim": line(body["claim"]), "falsify": line(body["falsify"]),
@@ -224,7 +234,7 @@ def _check(body: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
     wrong += [f"{name} is missing" for name in schema["required"] if name not in body]
     for name, value in body.items():
         if name not in properties:
-            wrong.append(f"it has a field {name!r} that its kind has not")
+            wrong.append(f"it has a field {line(name, 64)!r} that its kind has not")
         elif (said := _amiss(value, properties[name])) is not None:
             wrong.append(f"{name} {said}")
     if wrong:
@@ -253,8 +263,14 @@ def _amiss(value: Any, wanted: Mapping[str, Any]) -> str | None:
     if isinstance(value, list):
         if len(value) < wanted.get("minItems", 0):
             return f"needs {wanted['minItems']} entries"
+        if len(value) > wanted.get("maxItems", len(value)):
+            return f"may have {wanted['maxItems']} entries"
         return next((s for v in value if (s := _amiss(v, wanted["items"])) is not None), None)
     if isinstance(value, dict) and "additionalProperties" in wanted:
+        if len(value) > wanted.get("maxProperties", len(value)):
+            return f"may have {wanted['maxProperties']} entries"
+        if any(len(name) > wanted["propertyNames"]["maxLength"] for name in value):
+            return f"has a name of more than {wanted['propertyNames']['maxLength']} characters"
         inner = wanted["additionalProperties"]
         return next((f"{line(k, 40)} {s}" for k, v in value.items()
                      if (s := _amiss(v, inner)) is not None), None)  # fmt: skip

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
-import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flywheel import declared, priority
 from flywheel.box.clock import Clock
-from flywheel.errors import RecordError
 from flywheel.files import dump
 from flywheel.loop.wishes import Wish, Wishes
-from flywheel.propose import brief as briefs, external, quarantine, transcript
+from flywheel.propose import brief as briefs, external, quarantine, transcript, workplace
 from flywheel.propose.admission import Grounds, TakePatch, Verdict, judge, no_patches
 from flywheel.propose.answer import Answer, read
 from flywheel.propose.attempt import ANSWERED, FAILED, LIMITED, STOPPED, Terms
@@ -68,33 +66,29 @@ def ask(
     folder can be made beside the ledger.
     """
     variables_of = external.outer_environment() if outer is None else outer
-    folder = ledger.parent.resolve() / transcript.FOLDER / secrets.token_hex(4)
-    work = folder / "work"
-    variables = external.environment(work, terms, variables_of)
-    try:
-        work.mkdir(parents=True)
-    except OSError as error:
-        raise RecordError(f"{work} cannot be made: {error.strerror}") from error
-    shielded = (ledger.parent.resolve(), _ROOT)
-    holds = cage_holds(work, terms, shielded, variables)
-    guarded = [_ROOT / name for name in _PACKAGES]
-    files = [declared.path_for(ledger), ledger.parent / priority.FILE]
-    before = quarantine.fingerprints(guarded, files)
-    argv = external.caged(proposer.argv, work, terms, shielded)
-    began_s = clock.monotonic_s()
-    said, answer = _exchanges(argv, brief, work, variables, terms, clock, wishes)
-    tampered = quarantine.changed(before, quarantine.fingerprints(guarded, files))
-    found = _judged(said, answer, grounds, take_patch, tampered)
-    document = {
-        "proposer": proposer.name, "argv": list(proposer.argv), "outcome": found.outcome,
-        "detail": found.detail, "cage": list(holds), "network": terms.network,
-        "environment": list(terms.environment), "tampered": list(tampered),
-        "exchanges": [{**asdict(one), "wish": None} for one in said],
-        "verdicts": [one.to_json() for one in found.verdicts],
-    }  # fmt: skip
-    handed = {name: variables[name] for name in terms.environment}
-    digest = transcript.write(folder, document, handed)
-    shutil.rmtree(work, ignore_errors=True)
+    folder = workplace.new(ledger.parent.resolve() / transcript.FOLDER)
+    variables = external.environment(folder / workplace.WORK, terms, variables_of)
+    with workplace.lent(folder) as work:
+        # The environment too: whatever is installed there runs in the loop and in the engine.
+        shielded = (ledger.parent.resolve(), _ROOT, Path(sys.prefix))
+        holds = cage_holds(work, terms, shielded, variables)
+        guarded = [_ROOT / name for name in _PACKAGES]
+        files = [declared.path_for(ledger), ledger.parent / priority.FILE]
+        before = quarantine.fingerprints(guarded, files)
+        argv = external.caged(proposer.argv, work, terms, shielded)
+        began_s = clock.monotonic_s()
+        handed = {name: variables[name] for name in terms.environment}
+        said, answer = _exchanges(argv, brief, work, variables, handed, terms, clock, wishes)
+        tampered = quarantine.changed(before, quarantine.fingerprints(guarded, files))
+        found = _judged(said, answer, grounds, take_patch, tampered)
+        document = {
+            "proposer": proposer.name, "argv": list(proposer.argv), "outcome": found.outcome,
+            "detail": found.detail, "cage": list(holds), "network": terms.network,
+            "environment": list(terms.environment), "tampered": list(tampered),
+            "exchanges": [{**asdict(one), "wish": None} for one in said],
+            "verdicts": [one.to_json() for one in found.verdicts],
+        }  # fmt: skip
+        digest = transcript.write(folder, document, handed)
     where = (folder / transcript.FILE).relative_to(ledger.parent.resolve())
     return Outcome(
         found.outcome, found.detail, found.verdicts, found.retry_s, found.usage, tampered,
@@ -120,17 +114,26 @@ def _exchanges(
     brief: Mapping[str, Any],
     work: Path,
     variables: Mapping[str, str],
+    handed: Mapping[str, str],
     terms: Terms,
     clock: Clock,
     wishes: Wishes | None,
 ) -> tuple[tuple[Exchange, ...], Answer | None]:
-    """The exchanges that were had, and the answer of the last; None where there is none."""
+    """The exchanges that were had, and the answer of the last; None where there is none.
+
+    The variables `handed` over are out of what was said before anybody reads it: words of it come
+    into the ledger, onto terminals and into the next brief.
+    """
     until_s = clock.monotonic_s() + terms.timeout_s
 
     def one(document: Mapping[str, Any]) -> tuple[Exchange, Answer | None]:
         said = external.exchange(
             argv, dump(document), work, variables=variables, clock=clock, wishes=wishes,
             timeout_s=max(0.0, until_s - clock.monotonic_s()),
+        )  # fmt: skip
+        said = replace(
+            said, stdout=transcript.without(said.stdout, handed),
+            stderr=transcript.without(said.stderr, handed),
         )  # fmt: skip
         whole = not said.ended and said.status == 0
         return said, read(said.stdout) if whole else None

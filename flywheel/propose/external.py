@@ -12,14 +12,15 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from flywheel.box import identity
 from flywheel.box.clock import Clock
 from flywheel.errors import UsageError
-from flywheel.files import write_atomic
 from flywheel.loop.wishes import Wish, Wishes
 from flywheel.propose.attempt import Terms
 
@@ -90,30 +91,35 @@ def exchange(
     wishes: Wishes | None = None,
 ) -> Exchange:
     """Run a program in `folder` with `sent` on its stdin, to its end or to ours."""
-    given, out, err = (folder / name for name in ("stdin.json", "stdout", "stderr"))
     began_s = clock.monotonic_s()
-    try:
-        write_atomic(given, sent, durable=False)
-        with given.open("rb") as stdin, out.open("wb") as stdout, err.open("wb") as stderr:
+    with contextlib.ExitStack() as open_:
+        try:
+            # Files without a name: what lies in its folder is the program's own, to remove or to
+            # replace by a pipe or a link, and nothing there is opened by us.
+            given, out, err = (
+                open_.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(3)
+            )
+            given.write(sent.encode())
+            given.seek(0)
             child = subprocess.Popen(
-                argv, cwd=folder, env=dict(variables), stdin=stdin, stdout=stdout, stderr=stderr,
+                argv, cwd=folder, env=dict(variables), stdin=given, stdout=out, stderr=err,
                 start_new_session=True,
             )  # fmt: skip
-    except (OSError, ValueError) as error:
-        return Exchange(sent, "", "", None, 0.0, f"it cannot be started: {error}")
-    born = identity.of(child.pid, zombie=True)
-    ended, wish = "", None
-    try:
-        ended, wish = _attend(child, (out, err), began_s + timeout_s, timeout_s, clock, wishes)
-    finally:
-        _end(child, born)
-    wall_s = clock.monotonic_s() - began_s
-    return Exchange(sent, _read(out), _read(err), child.returncode, wall_s, ended, wish)
+        except (OSError, ValueError) as error:
+            return Exchange(sent, "", "", None, 0.0, f"it cannot be started: {error}")
+        born = identity.of(child.pid, zombie=True)
+        ended, wish = "", None
+        try:
+            ended, wish = _attend(child, (out, err), began_s + timeout_s, timeout_s, clock, wishes)
+        finally:
+            _end(child, born)
+        wall_s = clock.monotonic_s() - began_s
+        return Exchange(sent, _read(out), _read(err), child.returncode, wall_s, ended, wish)
 
 
 def _attend(
     child: subprocess.Popen[bytes],
-    files: Sequence[Path],
+    files: Sequence[IO[bytes]],
     until_s: float,
     timeout_s: float,
     clock: Clock,
@@ -124,7 +130,7 @@ def _attend(
             clock.sleep(LOOK_AGAIN_S)
         elif (wish := wishes.wait(LOOK_AGAIN_S)) is not None:
             return f"the loop was to stop: {wish.reason}", wish
-        if any(path.stat().st_size > MOST_BYTES for path in files):
+        if any(os.fstat(one.fileno()).st_size > MOST_BYTES for one in files):
             return f"it said more than {MOST_BYTES >> 20} MiB", None
         if clock.monotonic_s() > until_s:
             return f"it took longer than {timeout_s:.0f} s", None
@@ -143,10 +149,10 @@ def _end(child: subprocess.Popen[bytes], born: identity.Identity | None) -> None
             child.wait(GRACE_S)
 
 
-def _read(path: Path) -> str:
+def _read(file: IO[bytes]) -> str:
+    # From the start, wherever a program that still holds the file has moved to.
     try:
-        with path.open("rb") as stream:
-            return stream.read(MOST_BYTES).decode("utf-8", "replace")
+        return os.pread(file.fileno(), MOST_BYTES, 0).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -7,6 +7,7 @@ The form of the answer is asked for as a JSON schema; an endpoint that knows non
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 import sys
@@ -102,14 +103,20 @@ def post(url: str, body: Mapping[str, Any], key: str | None, timeout_s: float) -
     except urllib.error.HTTPError as error:
         with error:
             said = error.read(2000).decode("utf-8", "replace")
-        after = error.headers.get("Retry-After", "")
-        pause_s = float(after) if after.replace(".", "", 1).isdigit() else None
+        pause_s = _seconds(error.headers.get("Retry-After", ""))
         raise Unusable(f"{error.code}: {said.strip()}", error.code, pause_s) from None
-    except (OSError, ValueError) as error:
-        raise Unusable(f"it cannot be asked: {getattr(error, 'reason', error)}") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = " ".join(str(getattr(error, "reason", error)).split())
+        raise Unusable(f"it cannot be asked: {why}") from None
     if not isinstance(found, dict):
         raise Unusable("its answer is no JSON object")
     return found
+
+
+def _seconds(text: str) -> float | None:
+    """A pause as a header names it; None for a date, or for what nobody would wait for. Pure."""
+    plain = text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 12
+    return float(text) if plain else None
 
 
 def _headers(key: str | None) -> dict[str, str]:
@@ -123,7 +130,7 @@ def only_model(url: str, key: str | None, timeout_s: float) -> str:
     try:
         with urllib.request.urlopen(asked, timeout=timeout_s) as answer:
             return str(json.loads(answer.read())["data"][0]["id"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException) as error:
         raise Unusable(f"it lists no model; name one with --model: {error}") from None
 
 

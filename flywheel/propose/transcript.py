@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,13 @@ def write(folder: Path, document: Mapping[str, Any], secrets: Mapping[str, str])
 
 
 def without(value: Any, secrets: Mapping[str, str]) -> Any:
-    """The value with every secret in its texts replaced by `[NAME]`. Pure."""
+    """The value with every secret, plain or as JSON has it, replaced by `[NAME]`. Pure."""
     if isinstance(value, str):
-        for name, secret in secrets.items():
+        # The longest first: one may hold another.
+        for name, secret in sorted(secrets.items(), key=lambda one: -len(one[1])):
             if len(secret) >= _SECRET:
-                value = value.replace(secret, f"[{name}]")
+                for form in (secret, json.dumps(secret)[1:-1]):
+                    value = value.replace(form, f"[{name}]")
         return value
     if isinstance(value, Mapping):
         return {str(key): without(one, secrets) for key, one in value.items()}

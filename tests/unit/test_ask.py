@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from records import NOW, World, drive, lever
 
+from flywheel.box import identity
 from flywheel.box.clock import SystemClock
 from flywheel.errors import UsageError
+from flywheel.files import dump
 from flywheel.ledger import halts
 from flywheel.ledger.store import Ledger
 from flywheel.loop import planned
@@ -234,6 +236,35 @@ def test_it_does_not_outlive_a_loop_that_was_killed(tmp_path: Path) -> None:
     assert not sleeping(613)
 
 
+def test_what_a_killed_loop_lent_goes_with_the_next_attempt(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    child = subprocess.Popen(["sleep", "0"])
+    gone = identity.of(child.pid, zombie=True)
+    child.wait()
+    assert gone is not None
+    for name, owner in (("dead", gone), ("alive", identity.current())):
+        (tmp_path / "proposals" / name / "work" / "code").mkdir(parents=True)
+        (tmp_path / "proposals" / name / "owner.json").write_text(dump(owner.to_json()))
+    found = asked(ledger, tmp_path, "import json; print(json.dumps({'levers': []}))")
+    mine = Path(found.transcript).parent.name
+    assert {p.name for p in (tmp_path / "proposals").iterdir()} == {"alive", mine}
+    assert [p.name for p in (tmp_path / "proposals" / mine).iterdir()] == ["transcript.json"]
+    assert (tmp_path / "proposals/alive/work/code").is_dir()
+
+
+def test_an_attempt_that_was_broken_off_leaves_no_folder(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(external, "exchange", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        asked(ledger, tmp_path, "")
+    assert list((tmp_path / "proposals").iterdir()) == []
+
+
 def test_it_gets_no_secret_no_network_and_no_descriptor(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +292,67 @@ def test_it_gets_no_secret_no_network_and_no_descriptor(
         assert seen["net"] == "Network is unreachable"
 
 
+ANSWERED_BY_A_LINK = ANSWER + (
+    "import os\n"
+    "for name in ('stdout', 'stderr', 'stdin.json'):\n"
+    "    with contextlib.suppress(OSError): os.unlink(name)\n"
+    "    {make}\n"
+    "print('no JSON')\n"
+)
+
+
+def test_its_folder_leads_us_to_no_file_outside(ledger: Ledger, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    make = f"os.symlink({str(precious)!r}, name)"
+    program = "import contextlib\n" + ANSWERED_BY_A_LINK.format(make=make)
+    found = asked(ledger, tmp_path, program)
+    assert "wrong form" in found.detail
+    assert precious.read_text() == "kept"
+
+
+def test_pipes_in_its_folder_keep_nobody_waiting(ledger: Ledger, tmp_path: Path) -> None:
+    program = "import contextlib\n" + ANSWERED_BY_A_LINK.format(make="os.mkfifo(name)")
+    found = asked(ledger, tmp_path, program, timeout_s=10.0)
+    assert "wrong form" in found.detail
+
+
+def test_what_it_said_is_kept_though_it_removed_all_files(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    program = ANSWER + (
+        "import os, time\n"
+        "for name in os.listdir('.'): os.unlink(name)\n"
+        "time.sleep(1)\n"
+        "print(json.dumps({'levers': [], 'note': 'all gone'}))\n"
+    )
+    found = asked(ledger, tmp_path, program)
+    assert found.outcome == "answered"
+    assert "all gone" in told(tmp_path, found)["exchanges"][0]["stdout"]
+
+
+def test_a_secret_is_in_nothing_that_is_recorded(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = 'sk-"quoted"\\123'
+    monkeypatch.setenv("A_KEY", key)
+    failed = asked(
+        ledger, tmp_path, environment=("A_KEY",),
+        program="import os, sys; sys.exit('bad key ' + os.environ['A_KEY'])",
+    )  # fmt: skip
+    assert failed.detail == "it left with status 1: bad key [A_KEY]"
+    program = "import os\n" + ANSWER + (
+        f"lever = {idea()!r}\n"
+        "lever['claim'] = lever['falsify'] = os.environ['A_KEY']\n"
+        "print(json.dumps({'levers': [lever, {'kind': os.environ['A_KEY']}]}))\n"
+    )
+    found = asked(ledger, tmp_path, program, environment=("A_KEY",))
+    assert [one.admitted for one in found.verdicts] == [True, False]
+    everything = repr(found) + (tmp_path / found.transcript).read_text()
+    assert "quoted" not in everything
+    assert "[A_KEY]" in found.verdicts[1].reason
+
+
 def test_a_variable_that_is_not_set_is_a_mistake(ledger: Ledger, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="NO_SUCH_KEY"):
         asked(ledger, tmp_path, "", environment=("NO_SUCH_KEY",))
@@ -285,6 +377,18 @@ def test_a_cage_keeps_it_from_writing_beside_the_ledger(
     assert "Read-only" in told(tmp_path, found)["exchanges"][0]["stderr"]
     assert found.outcome == "answered"
     assert found.tampered == ()
+
+
+def test_a_cage_keeps_it_from_what_is_installed(ledger: Ledger, tmp_path: Path) -> None:
+    program = ANSWER + (
+        "import os\n"
+        f"sys.stderr.write(str(os.access({sys.prefix!r}, os.W_OK)))\n"
+        "print(json.dumps({'levers': []}))\n"
+    )
+    found = asked(ledger, tmp_path, program)
+    if "folders read-only" not in found.cage:
+        pytest.skip("this kernel allows no cage")
+    assert told(tmp_path, found)["exchanges"][0]["stderr"] == "False"
 
 
 def test_without_a_cage_whoever_writes_beside_the_ledger_halts_the_loop(

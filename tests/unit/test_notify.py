@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
+import socket
 import sys
 import threading
 import time
@@ -142,6 +144,47 @@ def test_a_webhook_that_nobody_answers_is_no_crash(port: str) -> None:
     assert not failed.value.lasting
 
 
+class Raw:
+    """A server on the loopback that answers each request with these bytes, and pauses between."""
+
+    def __init__(self, answer: bytes, pause_s: float = 0.0) -> None:
+        self.answer, self.pause_s = answer, pause_s
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.socket.accept()
+                with contextlib.suppress(OSError), client:
+                    client.recv(1 << 16)
+                    for byte in self.answer:
+                        client.sendall(bytes([byte]))
+                        time.sleep(self.pause_s)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n"]
+)
+def test_what_is_no_web_server_is_said_and_tried_again(answer: bytes, tmp_path: Path) -> None:
+    server, slept = Raw(answer), []
+    with contextlib.closing(server.socket):
+        said = program.deliver(parse(server.url), TOLD, (1.0,), slept.append)
+    assert said is not None
+    assert said.startswith("it does not answer as a web server")
+    assert "\n" not in said
+    assert slept == [1.0]
+
+
+def test_a_webhook_that_answers_a_letter_at_a_time_is_not_waited_for() -> None:
+    server = Raw(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 5000, pause_s=0.2)
+    began = time.monotonic()
+    with contextlib.closing(server.socket), pytest.raises(NotDelivered, match="longer than 2 s"):
+        Webhook(server.url, plain=False).deliver(TOLD, timeout_s=1.0)
+    assert time.monotonic() - began < 10
+
+
 def test_a_missing_program_is_no_crash() -> None:
     with pytest.raises(NotDelivered, match="cannot be started"):
         parse("/nowhere/at/all").deliver(TOLD)
@@ -174,8 +217,10 @@ def test_nobody_to_tell_starts_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ftp://x/y", "http://", "https://a b/c", "text+file:///etc", "'open", "http://x:0/"]
-)
+    "text",
+    ["", "ftp://x/y", "http://", "https://a b/c", "text+file:///etc", "'open", "http://x:0/",
+     "http://h/ü", "http://me:word@h/x"],
+)  # fmt: skip
 def test_what_is_no_target_is_said_before_the_night(text: str) -> None:
     with pytest.raises(UsageError, match="--notify"):
         parse(text)

@@ -235,6 +235,12 @@ def test_what_a_patch_may_not_do_is_said_with_its_line(code: str) -> None:
     assert all((one.line or 0) > 1 for one in found)
 
 
+@pytest.mark.parametrize("code", [f"X = {'-' * 20_000}1", f"X = {'+'.join('1' * 20_000)}"])
+def test_code_that_is_nested_without_end_is_refused(code: str) -> None:
+    (found,) = admission.reasons("kernels/x.py", "", f"{code}\n")
+    assert "nested too deeply" in str(found)
+
+
 def test_what_a_file_did_before_is_not_held_against_a_patch() -> None:
     old = "import time\n\n\ndef f():\n    return time.time()\n"
     assert admission.reasons("kernels/x.py", old, old.replace("f()", "g()")) == ()

@@ -106,6 +106,35 @@ def test_what_is_wrong_with_an_answer_is_said_in_words(text: str, said: str) -> 
     assert said in " ".join(read(text).errors)
 
 
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        answer(*[0] * 100_000),
+        answer(*[config(f"n{i}") for i in range(10_000)]),
+        answer(config(**{LONG: 1}), config(field=LONG), config(kind=LONG), config(name=LONG)),
+        answer(config(claim=LONG, falsify=LONG), config(**{f"f{i}": 1 for i in range(9999)})),
+        answer({"kind": "head", "name": "h", "recipe": {LONG: 1}, **BASE}),
+        answer({"kind": "head", "name": "h", "recipe": {f"r{i}": 1 for i in range(9999)}, **BASE}),
+        answer(sweep(values=[*range(10_000)])),
+        answer(patch(path=LONG)),
+        answer(**{f"f{i}": 1 for i in range(9999)}),
+        answer(usage={f"f{i}": 1 for i in range(9999)}),
+    ],
+)
+def test_however_much_is_answered_little_of_it_comes_into_the_ledger(
+    text: str, grounds: Grounds
+) -> None:
+    found = read(text)
+    verdicts = judge(found, grounds)
+    assert len(verdicts) <= MOST + 1
+    admitted = [one.lever for one in verdicts if one.lever is not None]
+    kept = json.dumps([one.to_json() for one in verdicts]) + repr((admitted, found.usage))
+    assert len(kept) + len("".join(found.errors)) < 30_000
+
+
 def test_every_error_is_told_at_once() -> None:
     found = read(answer(config("a"), {"kind": "config"}, config("b", claim="")))
     assert [bool(item.error) for item in found.items] == [False, True, True]

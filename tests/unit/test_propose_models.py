@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -165,6 +166,32 @@ def test_what_cannot_be_asked_is_one_sentence(
     assert done.returncode == status
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "said", [b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{}"]
+)
+def test_what_is_no_web_server_is_one_sentence(said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(said)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        done = run("openai", "--url", url, "--model", "m")
+    assert done.returncode == 1
+    assert "it cannot be asked" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("text", "pause_s"), [("90", 90.0), ("1.5", 1.5), ("\xb2", None),
+                                               ("9" * 400, None), ("Wed, 21 Oct", None)])
+def test_a_pause_is_a_number_of_seconds_or_none(text: str, pause_s: float | None) -> None:
+    assert openai._seconds(text) == pause_s
 
 
 def test_an_answer_without_text_is_one_sentence(endpoints: list[Endpoint]) -> None:

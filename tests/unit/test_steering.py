@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,8 @@ def test_the_priority_file_is_names_and_remarks(tmp_path: Path) -> None:
     assert priority.read(ledger) == ()
     priority.path_for(ledger).write_text("# tonight\n b  # the tiles\n\na\nb\n")
     assert priority.read(ledger) == ("b", "a")
+    priority.path_for(ledger).write_bytes(b"\xef\xbb\xbfb\r\na\r\n")
+    assert priority.read(ledger) == ("b", "a")
     priority.path_for(ledger).write_bytes(b"\xff\n")
     with pytest.raises(LeverError, match="cannot be read"):
         priority.read(ledger)
@@ -145,7 +148,7 @@ def test_files_are_read_anew_and_a_broken_one_is_said_once(tmp_path: Path) -> No
     assert "line 1 is no lever" in said[0]
     priority.path_for(ledger).write_text("one\ntypo\n")
     assert supply.first() == supply.first() == ("one", "typo")
-    assert said[1:] == ["PRIORITY names typo, which no lever is called"]
+    assert said[1:] == ["PRIORITY names typo, which no lever of this run is called"]
 
 
 def test_what_is_declared_is_read_as_it_was_declared(tmp_path: Path) -> None:
@@ -153,6 +156,76 @@ def test_what_is_declared_is_read_as_it_was_declared(tmp_path: Path) -> None:
     one = lever("one", {"x": 1}, slow=True, share=0.25, needs=("drafts",), ceiling=0.1)
     declared.add(ledger, one, ())
     assert declared.read(ledger) == (one,)
+
+
+def test_a_line_that_an_editor_left_without_its_end_is_not_written_on(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    declared.add(ledger, lever("one", {"x": 1}), ())
+    path = declared.path_for(ledger)
+    path.write_text(path.read_text().rstrip("\n"))
+    declared.add(ledger, lever("two", {"x": 2}), ())
+    assert [one.name for one in declared.read(ledger)] == ["one", "two"]
+
+
+def test_what_another_declared_meanwhile_is_known(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    declared.add(ledger, lever("one", {"x": 1}), ())
+    with pytest.raises(LeverError, match="same change as one"):
+        declared.add(ledger, lever("two", {"x": 1}), ())
+    with pytest.raises(LeverError, match="named one is declared already"):
+        declared.add(ledger, lever("one", {"x": 2}), ())
+    assert len(declared.read(ledger)) == 1
+
+
+def test_a_full_disk_leaves_no_half_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, write = tmp_path / "ledger.db", os.write
+    declared.add(ledger, lever("one", {"x": 1}), ())
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:9]))
+    with pytest.raises(OSError, match="No space left"):
+        declared.add(ledger, lever("two", {"x": 2}), ())
+    monkeypatch.undo()
+    assert [one.name for one in declared.read(ledger)] == ["one"]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "number #1"])
+def test_a_name_that_no_line_of_priority_can_say_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LeverError, match="PRIORITY"):
+        declared.add(tmp_path / "ledger.db", lever(name, {"x": 1}), ())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[" * 100_000, "recursion"),
+        ("null", "it is not a JSON object"),
+        ('{"name": "g", "predicted_gain": 1%s}' % ("0" * 400), "not a fraction"),
+        ('{"name": "g", "predicted_gain": NaN}', "not a fraction"),
+        ('{"name": "g", "predicted_gain": true}', "predicted_gain cannot be true"),
+        ('{"name": "g", "hot": "no"}', 'hot cannot be "no"'),
+        ('{"name": "g", "family": 7}', "family cannot be 7"),
+        ('{"name": "g", "null": true, "change": {}}', "field 'null'"),
+        ('{"name": "s", "field": "x", "values": "abc"}', "values cannot be"),
+        ('{"name": "s", "field": "x", "low": 1, "high": 2, "trials": NaN}', "trials cannot be NaN"),
+        ('{"name": "one"}', "an earlier line is named one"),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_lever_is_named_with_what_is_wrong(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    ledger = tmp_path / "ledger.db"
+    path = declared.add(ledger, lever("one", {"x": 1}), ())
+    rest = {"claim": "c", "falsify": "f", "predicted_gain": 0.1}
+    if line.startswith("{"):
+        extra = rest if '"field"' in line else rest | {"kind": "config", "change": {"y": 2}}
+        missing = {k: v for k, v in extra.items() if f'"{k}"' not in line}
+        line = line[:-1] + ", " + json.dumps(missing)[1:]
+    with path.open("a") as stream:
+        stream.write(line + "\n")
+    with pytest.raises(LeverError, match="line 2") as caught:
+        declared.read(ledger)
+    assert said in str(caught.value)
 
 
 @pytest.fixture
@@ -192,6 +265,17 @@ def test_the_commands_steer_and_the_queue_explains_itself(say: Any, ledger: Ledg
     told = say("levers", "why-next")[1]
     assert told["first"] == ["threads.2"]
     assert told["queue"][0]["name"] == "threads.2"
+
+
+def test_a_narrow_terminal_shows_every_name_whole(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "a-lever-with-quite-a-long-name"
+    priority.path_for(ledger.path).write_text(f"{name}\n")
+    declared.add(ledger.path, lever(name, {"x": 1}), ())
+    assert cli.main(["levers", "why-next", "--top", "1", "--ledger", str(ledger.path)]) == 0
+    assert name in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -141,11 +141,17 @@ def test_a_dead_value_is_no_number_and_the_search_goes_on(ledger: Ledger) -> Non
     [{}, {"values": (1, 1)}, {"low": 1}, {"low": 2, "high": 1}, {"low": "a", "high": 2},
      {"low": 0, "high": 2, "log": True}, {"low": 1, "high": 9, "trials": 1},
      {"values": (1,), "low": 1, "high": 2}, {"values": (1,), "needs": ("luck",)},
-     {"low": True, "high": 3}],
+     {"low": True, "high": 3}, {"low": 1, "high": 10**400}, {"low": -1e308, "high": 1e308}],
 )  # fmt: skip
 def test_a_sweep_that_makes_no_sense_is_refused(more: dict[str, Any]) -> None:
     with pytest.raises(LeverError):
         sweep(**more)
+
+
+def test_a_search_goes_on_when_its_ends_were_moved(ledger: Ledger) -> None:
+    live(ledger, [sweep(low=1, high=3, trials=8)], World())
+    (found,) = expand([sweep(low=10, high=12, trials=4)], see(ledger))[3:]
+    assert 10 <= found.change["prefill_chunk"] <= 12  # type: ignore[operator]
 
 
 def test_a_declared_sweep_is_read_as_it_was_declared(tmp_path: Path) -> None:
@@ -178,6 +184,11 @@ def test_the_command_declares_and_the_list_shows_its_levers(
     assert cli.main(list(grid)) == 2
     assert "zeta is declared already" in capsys.readouterr().out
     assert cli.main(["levers", "sweep", "n", "f", *words, *ledger]) == 2
+    assert cli.main(["levers", "sweep", "n", "f", "--values", "1,,2", *words, *ledger]) == 2
+    assert "between commas" in capsys.readouterr().out
+    far = ("--between", "1", "1" + "0" * 400)
+    assert cli.main(["levers", "sweep", "n", "f", *far, *words, *ledger]) == 2
+    assert "none beyond 2^53" in capsys.readouterr().out
     capsys.readouterr()
 
 
