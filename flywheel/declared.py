@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.errors import LeverError
+from flywheel.files import read_text
 from flywheel.lever import Lever, canonical
 from flywheel.sweep import Sweep, is_sweep
 
@@ -53,7 +54,7 @@ def _read(ledger: Path) -> tuple[Lever | Sweep, ...]:
     path = path_for(ledger)
     try:
         # Some editors put a mark before the first line. Only "\n" ends one: JSON may hold others.
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        lines = read_text(path, encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:

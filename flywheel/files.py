@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,18 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644, durable: bool = Tr
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def read_text(path: Path, *, encoding: str = "utf-8") -> str:
+    """The text of a regular file; OSError for anything else, such as a pipe that nobody fills.
+
+    A mark that an editor put before the first letter is no part of the text with `utf-8-sig`.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, encoding=encoding) as stream:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return stream.read()
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flywheel.errors import LeverError
+from flywheel.files import read_text
 
 FILE = "PRIORITY"
 
@@ -22,7 +23,7 @@ def read(ledger: Path) -> tuple[str, ...]:
     path = path_for(ledger)
     try:
         # Some editors put a mark before the first name.
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_text(path, encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:

@@ -37,7 +37,7 @@ def read(repository: Repository, given: str, relative_to: Path) -> Patch:
     """The patch that a file, or else a branch, holds. UsageError when it is neither, or is none."""
     base = repository.head()
     path = relative_to / Path(given).expanduser()
-    if path.is_file():
+    if _is_file(path):
         text = _text(path)
     elif (commit := repository.commit_of(given)) is not None:
         text = repository.diff(repository.merge_base(base, commit), commit)
@@ -54,10 +54,18 @@ def read(repository: Repository, given: str, relative_to: Path) -> Patch:
 def subject(repository: Repository, given: str, relative_to: Path) -> str:
     """What a patch says of itself: its commit's subject, or the one of a mailed patch; its name."""
     path = relative_to / Path(given).expanduser()
-    if path.is_file():
+    if _is_file(path):
         found = re.search(r"^Subject: (?:\[PATCH[^]]*\] )?(.+)$", _text(path), re.MULTILINE)
         return found[1].strip() if found else path.stem
     return repository.run("show", "-s", "--format=%s", given).strip() or given
+
+
+def _is_file(path: Path) -> bool:
+    """A branch may have a name that no file could have."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def onto(repository: Repository, base: str, text: str) -> Patch:

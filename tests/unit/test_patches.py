@@ -70,6 +70,7 @@ def test_the_same_change_at_another_place_is_another_patch(repo: Repository) -> 
     ("given", "said"),
     [
         ("nobody", "neither a file nor a branch"),
+        ("n" * 300, "neither a file nor a branch"),
         ("main", "changes nothing"),
         ("stale.diff", "does not apply"),
         ("noise.diff", "does not apply"),
@@ -432,6 +433,7 @@ def test_levers_add_patch_declares_it_and_refuses_its_twin(
         ((), "give --set FIELD=VALUE or --patch"),
         (("--patch", "a", "--set", "b=1"), "one of the two"),
         (("--patch", "nobody"), "neither a file nor a branch"),
+        (("--patch", "n" * 300), "neither a file nor a branch"),
         (("x", "--set", "b=1"), "needs --claim"),
         (("--patch", "ruler"), "no patch may touch it"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,16 @@ def test_the_priority_file_is_names_and_remarks(tmp_path: Path) -> None:
     priority.path_for(ledger).write_bytes(b"\xff\n")
     with pytest.raises(LeverError, match="cannot be read"):
         priority.read(ledger)
+
+
+@pytest.mark.parametrize("reading", [priority.read, declared.read], ids=["PRIORITY", "levers"])
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(
+    tmp_path: Path, reading: Callable[[Path], object]
+) -> None:
+    for path in (priority.path_for(tmp_path / "l.db"), declared.path_for(tmp_path / "l.db")):
+        os.mkfifo(path)
+    with pytest.raises(LeverError, match="it is not a regular file"):
+        reading(tmp_path / "l.db")
 
 
 def test_files_are_read_anew_and_a_broken_one_is_said_once(tmp_path: Path) -> None:
