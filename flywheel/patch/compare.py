@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 
 from flywheel.patch.prompts import FRESH, SUITE
 from flywheel.run.record import Plain, Point, RunRecord
@@ -23,6 +24,8 @@ from flywheel.statistics.block import CANDIDATE, INCUMBENT
 REMEMBERS = math.log(0.6)
 SUITE_ONLY_TIME = math.log(0.6)
 SUITE_ONLY_ROUNDS = math.log(0.75)
+# The box may hold up any generation, so that one prompt says no more than this either way.
+_MOST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +74,13 @@ def remembered(incumbent: RunRecord, candidate: RunRecord) -> tuple[Wrong, ...]:
 def suite_only(incumbent: RunRecord, candidate: RunRecord) -> tuple[Wrong, ...]:
     """Whether the candidate is faster, or drafts better, on the suite's own prompts alone."""
     found = []
-    for what, cost, least in (
-        ("time per token", _decode_ns, SUITE_ONLY_TIME),
-        ("rounds per token", _rounds, SUITE_ONLY_ROUNDS),
+    for what, change, least in (
+        ("time per token", _suite_time(incumbent, candidate), SUITE_ONLY_TIME),
+        ("rounds per token", _suite_rounds(incumbent, candidate), SUITE_ONLY_ROUNDS),
     ):
-        mine, theirs = _suite_over_fresh(candidate, cost), _suite_over_fresh(incumbent, cost)
-        if mine is not None and theirs is not None and mine - theirs < least:
-            said = (
-                f"{what} falls to {math.exp(mine - theirs):.2f} on the suite's prompts as against "
-                "new ones"
-            )
+        if change is not None and change < least:
+            fall = f"{what} falls to {math.exp(change):.2f}"
+            said = f"{fall} on the suite's prompts as against new ones"
             found.append(Wrong("suite_only", said))
     return tuple(found)
 
@@ -129,33 +129,52 @@ def _way(point: Point) -> tuple[object, ...]:
 
 
 def _second_time(record: RunRecord) -> float:
-    """Log of the time of all second times over that of all first times; 0 where there are none.
+    """Log of the share of its first time that a second takes, a mean over prompts; 0 without any.
 
     The first prompt is left out, for it was warmed up.
     """
     warm = record.header.plan.prompts[0]
-    pairs = [ps for (_, prompt), ps in _repeats(record).items() if prompt != warm and len(ps) > 1]
-    first, last = (sum(ps[place].decode_ns for ps in pairs) for place in (0, -1))
-    return math.log(last / first) if first and last else 0.0
+    shares = [
+        min(points[-1].decode_ns / points[0].decode_ns, _MOST)
+        for (_, prompt), points in _repeats(record).items()
+        if prompt != warm and len(points) > 1 and points[0].decode_ns and points[-1].decode_ns
+    ]
+    return math.log(fmean(shares)) if shares else 0.0
 
 
-def _decode_ns(point: Point) -> int:
-    return point.decode_ns
+def _suite_time(incumbent: RunRecord, candidate: RunRecord) -> float | None:
+    """Log of the candidate's time over the incumbent's, on the suite's prompts less on fresh ones.
+
+    Of each kind the prompt in the middle counts; None without both kinds.
+    """
+    mine, theirs = (_by_prompt(record, lambda p: p.decode_ns) for record in (candidate, incumbent))
+    middle = {}
+    for kind in (SUITE, FRESH):
+        changes = [math.log(mine[p] / theirs[p]) for p in mine.keys() & theirs.keys()
+                   if p.partition("/")[0] == kind]  # fmt: skip
+        if not changes:
+            return None
+        middle[kind] = median(changes)
+    return middle[SUITE] - middle[FRESH]
 
 
-def _rounds(point: Point) -> int:
-    return point.rounds
-
-
-def _suite_over_fresh(record: RunRecord, cost: Callable[[Point], int]) -> float | None:
-    """Log cost per token on the suite's prompts over that on fresh ones; None without both."""
-    sums = {FRESH: [0, 0], SUITE: [0, 0]}
-    for point in record.points:
-        kind = point.prompt.partition("/")[0]
-        if kind in sums and point.tokens > 1:
-            sums[kind][0] += cost(point)
-            sums[kind][1] += point.tokens - 1
-    if any(0 in pair for pair in sums.values()):
+def _suite_rounds(incumbent: RunRecord, candidate: RunRecord) -> float | None:
+    """The same of rounds, which are counted and added up."""
+    sums = [
+        sum(n for prompt, n in _by_prompt(record, lambda p: p.rounds).items()
+            if prompt.partition("/")[0] == kind)
+        for record, kind in ((candidate, SUITE), (incumbent, SUITE), (candidate, FRESH),
+                             (incumbent, FRESH))
+    ]  # fmt: skip
+    if 0 in sums:
         return None
-    (a, b), (c, d) = sums[SUITE], sums[FRESH]
-    return math.log(a * d) - math.log(b * c)
+    return math.log(sums[0] / sums[1]) - math.log(sums[2] / sums[3])
+
+
+def _by_prompt(record: RunRecord, cost: Callable[[Point], int]) -> Mapping[str, int]:
+    """What each prompt of more than one token cost in all, where that is anything."""
+    found: dict[str, int] = defaultdict(int)
+    for point in record.points:
+        if point.tokens > 1:
+            found[point.prompt] += cost(point)
+    return {prompt: total for prompt, total in found.items() if total}

@@ -87,6 +87,20 @@ def test_a_second_time_that_takes_half_the_first_is_a_memory() -> None:
     assert compare.remembered(mine, theirs) == ()
 
 
+def test_a_generation_that_the_box_held_up_is_no_memory() -> None:
+    def stalled(point: Point) -> Point:
+        late = (point.prompt, point.repeat) == ("fresh/0", 0)
+        return replace(point, decode_ns=point.decode_ns * 30) if late else point
+
+    theirs = bent(answered(), point=stalled)
+    assert compare.remembered(answered("A"), theirs) == ()
+    more = (*FRESH, ("fresh/1", "code"), ("fresh/2", "prose"))
+    mine, theirs = (
+        record(arms={arm: {}}, order=arm * 2, ms={arm: 10.0}, prompts=more) for arm in "AB"
+    )
+    assert compare.suite_only(mine, bent(theirs, point=stalled)) == ()
+
+
 @pytest.mark.parametrize("what", ["decode_ns", "rounds"])
 def test_what_is_better_for_the_suite_alone_is_no_better(what: str) -> None:
     def known(point: Point) -> Point:
