@@ -53,8 +53,8 @@ def sweeps(ledger: Path) -> tuple[Sweep, ...]:
 def _read(ledger: Path) -> tuple[Lever | Sweep, ...]:
     path = path_for(ledger)
     try:
-        # Some editors put a mark before the first line. Only "\n" ends one: JSON may hold others.
-        lines = read_text(path, encoding="utf-8-sig").split("\n")
+        # Only "\n" ends a line: JSON may hold others.
+        lines = read_text(path).split("\n")
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:
@@ -90,7 +90,8 @@ def add(ledger: Path, lever: Lever, known: Sequence[Lever]) -> Path:
     """Append a lever; LeverError when the change, or the name, is declared already."""
     _require_name(lever.name)
     with _held(path_for(ledger)) as file:
-        for other in (*known, *read(ledger)):
+        here = _read(ledger)
+        for other in (*known, *(one for one in here if isinstance(one, Lever))):
             if other.identity == lever.identity:
                 raise LeverError(
                     f"{lever.name} is the same change as {other.name}, declared already"
@@ -99,7 +100,7 @@ def add(ledger: Path, lever: Lever, known: Sequence[Lever]) -> Path:
                 raise LeverError(
                     f"a lever named {lever.name} is declared already, for another change"
                 )
-        if lever.name in {*(x.sweep for x in known), *(x.name for x in sweeps(ledger))}:
+        if lever.name in {*(one.sweep for one in known), *(one.name for one in here)}:
             raise LeverError(f"a sweep is named {lever.name} already")
         body = {name: getattr(lever, name) for name in _FIELDS}
         _append(file, body | {"change": dict(lever.change), "needs": list(lever.needs)})

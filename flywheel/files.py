@@ -30,13 +30,13 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644, durable: bool = Tr
         raise
 
 
-def read_text(path: Path, *, encoding: str = "utf-8") -> str:
+def read_text(path: Path) -> str:
     """The text of a regular file; OSError for anything else, such as a pipe that nobody fills.
 
-    A mark that an editor put before the first letter is no part of the text with `utf-8-sig`.
+    The mark that some editors put before the first letter is no part of it.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, encoding=encoding) as stream:
+    with os.fdopen(fd, encoding="utf-8-sig") as stream:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
         return stream.read()

@@ -22,8 +22,7 @@ def read(ledger: Path) -> tuple[str, ...]:
     """The names in it, first things first; none where there is no file. LeverError: unreadable."""
     path = path_for(ledger)
     try:
-        # Some editors put a mark before the first name.
-        lines = read_text(path, encoding="utf-8-sig").splitlines()
+        lines = read_text(path).splitlines()
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:

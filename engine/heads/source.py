@@ -26,8 +26,7 @@ from engine.state import State
 if TYPE_CHECKING:
     from engine.device.backend import TritonBackend
 
-
-CHUNK = 2048  # tokens a forward of a GPU takes at least, where a sequence has as many
+_CHUNK = 2048  # tokens a forward of a GPU takes at least, where a sequence has as many
 
 
 class States(NamedTuple):
@@ -97,7 +96,7 @@ class DeviceSource:
         """Of a checkpoint, which drafts nothing meanwhile."""
         from engine.device.backend import TritonBackend  # and Triton with it
 
-        chunk = max(config.prefill_chunk, CHUNK)
+        chunk = max(config.prefill_chunk, _CHUNK)
         asked = replace(config, backend="triton", draft_width=0, prefill_chunk=chunk)
         engine = Engine.load(checkpoint, asked)
         assert isinstance(engine.backend, TritonBackend)

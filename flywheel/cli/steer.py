@@ -168,14 +168,14 @@ def _print_queue(next_: str, queue: list[dict[str, Any]], waiting: int) -> None:
     if not queue:
         return
     out.print(Text(f"\n{waiting} wait; by expected gain for each hour of engine time:"))
+    rows = [(f"{one['gain_per_hour'] * 100:.2g} %/h", one["name"], one["why"]) for one in queue]
+    if out.width < levers.NARROW:
+        # Squeezed into columns, a name would lose its end.
+        for gain, name, why in rows:
+            out.print(Text(f"{gain}  {name}"))
+            out.print(Padding(Text(why), (0, 0, 0, 2)))
+        return
     table = Table.grid(padding=(0, 2))
-    for one in queue:
-        gain = f"{one['gain_per_hour'] * 100:.2g} %/h"
-        if out.width < levers.NARROW:
-            # Squeezed into columns, a name would lose its end.
-            out.print(Text(f"{gain}  {one['name']}"))
-            out.print(Padding(Text(one["why"]), (0, 0, 0, 2)))
-        else:
-            table.add_row(Text(gain), Text(one["name"]), Text(one["why"]))
-    if out.width >= levers.NARROW:
-        out.print(table)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    out.print(table)

@@ -74,10 +74,11 @@ def remembered(incumbent: RunRecord, candidate: RunRecord) -> tuple[Wrong, ...]:
 def suite_only(incumbent: RunRecord, candidate: RunRecord) -> tuple[Wrong, ...]:
     """Whether the candidate is faster, or drafts better, on the suite's own prompts alone."""
     found = []
-    for what, change, least in (
-        ("time per token", _suite_time(incumbent, candidate), SUITE_ONLY_TIME),
-        ("rounds per token", _suite_rounds(incumbent, candidate), SUITE_ONLY_ROUNDS),
+    for what, cost, fold, least in (
+        ("time per token", lambda p: p.decode_ns, _middle, SUITE_ONLY_TIME),
+        ("rounds per token", lambda p: p.rounds, _sum, SUITE_ONLY_ROUNDS),
     ):
+        change = _suite_over_fresh(incumbent, candidate, cost, fold)
         if change is not None and change < least:
             fall = f"{what} falls to {math.exp(change):.2f}"
             said = f"{fall} on the suite's prompts as against new ones"
@@ -142,33 +143,33 @@ def _second_time(record: RunRecord) -> float:
     return math.log(fmean(shares)) if shares else 0.0
 
 
-def _suite_time(incumbent: RunRecord, candidate: RunRecord) -> float | None:
-    """Log of the candidate's time over the incumbent's, on the suite's prompts less on fresh ones.
+def _suite_over_fresh(
+    incumbent: RunRecord,
+    candidate: RunRecord,
+    cost: Callable[[Point], int],
+    fold: Callable[[Sequence[tuple[int, int]]], float],
+) -> float | None:
+    """Log change of a cost on the suite's prompts less that on fresh ones; None without both.
 
-    Of each kind the prompt in the middle counts; None without both kinds.
+    `fold` makes one change of what each prompt cost the candidate and the incumbent.
     """
-    mine, theirs = (_by_prompt(record, lambda p: p.decode_ns) for record in (candidate, incumbent))
-    middle = {}
-    for kind in (SUITE, FRESH):
-        changes = [math.log(mine[p] / theirs[p]) for p in mine.keys() & theirs.keys()
-                   if p.partition("/")[0] == kind]  # fmt: skip
-        if not changes:
-            return None
-        middle[kind] = median(changes)
-    return middle[SUITE] - middle[FRESH]
+    mine, theirs = (_by_prompt(record, cost) for record in (candidate, incumbent))
+    pairs = {
+        kind: [(mine[p], theirs[p]) for p in mine.keys() & theirs.keys()
+               if p.partition("/")[0] == kind]
+        for kind in (SUITE, FRESH)
+    }  # fmt: skip
+    return fold(pairs[SUITE]) - fold(pairs[FRESH]) if all(pairs.values()) else None
 
 
-def _suite_rounds(incumbent: RunRecord, candidate: RunRecord) -> float | None:
-    """The same of rounds, which are counted and added up."""
-    sums = [
-        sum(n for prompt, n in _by_prompt(record, lambda p: p.rounds).items()
-            if prompt.partition("/")[0] == kind)
-        for record, kind in ((candidate, SUITE), (incumbent, SUITE), (candidate, FRESH),
-                             (incumbent, FRESH))
-    ]  # fmt: skip
-    if 0 in sums:
-        return None
-    return math.log(sums[0] / sums[1]) - math.log(sums[2] / sums[3])
+def _middle(pairs: Sequence[tuple[int, int]]) -> float:
+    """Of times the prompt in the middle counts."""
+    return median(math.log(mine / theirs) for mine, theirs in pairs)
+
+
+def _sum(pairs: Sequence[tuple[int, int]]) -> float:
+    """Of what is counted every prompt does."""
+    return math.log(sum(mine for mine, _ in pairs) / sum(theirs for _, theirs in pairs))
 
 
 def _by_prompt(record: RunRecord, cost: Callable[[Point], int]) -> Mapping[str, int]:

@@ -55,14 +55,14 @@ def build(scope: Scope, around: Around) -> Document:
     """The report on one part of the history. Raises LedgerError when there is no campaign."""
     view = scope.view
     best = best_of.fold(view)
-    mine = scope.variants()
+    mine, cost = scope.variants(), headline.cost(scope)
     return Document(
-        title=headline.title(scope),
+        title=headline.title(scope, cost),
         since_utc=scope.since_utc,
         canaries=headline.canaries(scope),
         incumbent=headline.incumbent(view, best, around.measured),
         gain=headline.gain(view, best),
-        cost=headline.cost(scope),
+        cost=cost,
         halts=tuple(around.halts),
         budget=_budget(scope),
         rows=tuple(row(view, v, d) for v, d in scope.decisions()),

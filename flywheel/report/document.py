@@ -157,6 +157,11 @@ class Cost:
     heads: int = 0
     trained_s: float = 0.0
 
+    @property
+    def engine_share(self) -> float | None:
+        """The share of the time that was spent in engine runs; None where no time passed."""
+        return min(1.0, self.engine_s / self.wall_s) if self.wall_s > 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class RunLine:

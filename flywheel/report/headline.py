@@ -10,7 +10,7 @@ from flywheel import best as best_of
 from flywheel.best import Best
 from flywheel.box.clock import count
 from flywheel.heads.ladder import Rung, ladder, percent
-from flywheel.ledger.rows import HeadRow, View
+from flywheel.ledger.rows import HeadRow, RunRow, View
 from flywheel.report.detail import best_runs, detail
 from flywheel.report.document import Cost, Figure
 from flywheel.report.scope import Scope
@@ -23,40 +23,30 @@ from flywheel.statistics.campaign import Canaries
 PROVISIONAL_LOADS, PROVISIONAL_SESSIONS = 3, 2
 
 
-def title(scope: Scope) -> str:
+def title(scope: Scope, cost: Cost) -> str:
     """When, how long, where, and under which ruler."""
-    campaign, runs = scope.campaign, scope.runs()
+    campaign = scope.campaign
     parts = [f"campaign {campaign.id} ({campaign.settings.label})"]
     if scope.since_utc is not None:
         parts = [f"since {stamp(scope.since_utc)} UTC"]
-    if runs:
-        first, last = _span(scope)
-        parts += [f"from {stamp(first)} UTC", minutes(seconds_between(first, last))]
+    if runs := scope.runs():
+        first, _ = _span(scope, runs)
+        parts += [f"from {stamp(first)} UTC", minutes(cost.wall_s)]
     parts.append(f"box {campaign.box}")
     newest = newest_timed(scope.view)
     if newest is not None and newest.ruler_id is not None:
         parts.append(f"ruler {scope.view.rulers[newest.ruler_id].label}")
-    if (share := _share(scope)) is not None:
-        parts.append(f"{share * 100:.1f} % of the time in engine runs")
+    if cost.engine_share is not None:
+        parts.append(f"{cost.engine_share * 100:.1f} % of the time in engine runs")
     return " · ".join(parts)
 
 
-def _span(scope: Scope) -> tuple[str, str]:
+def _span(scope: Scope, runs: Sequence[RunRow]) -> tuple[str, str]:
     """The first start and the last end; a head is trained before its first load starts."""
-    runs = scope.runs()
     starts = [r.started_utc for r in runs]
     if _heads(scope) and scope.since_utc is None:
         starts.append(scope.campaign.created_utc)
     return min(starts), max(r.ended_utc for r in runs)
-
-
-def _wall_s(scope: Scope) -> float:
-    return seconds_between(*_span(scope)) if scope.runs() else 0.0
-
-
-def _share(scope: Scope) -> float | None:
-    wall_s = _wall_s(scope)
-    return min(1.0, math.fsum(r.wall_s for r in scope.runs()) / wall_s) if wall_s > 0 else None
 
 
 def _heads(scope: Scope) -> list[HeadRow]:
@@ -177,7 +167,7 @@ def cost(scope: Scope) -> Cost:
     energy = [e for r in runs if (e := _energy_j(r.evidence))]
     found = Cost(
         text="",
-        wall_s=_wall_s(scope),
+        wall_s=seconds_between(*_span(scope, runs)) if runs else 0.0,
         engine_s=math.fsum(r.wall_s for r in runs),
         loads=len(runs),
         void_loads=len(dead),
@@ -193,8 +183,8 @@ def cost(scope: Scope) -> Cost:
 
 def _cost_text(cost: Cost, energy: Sequence[Mapping[str, float]]) -> str:
     parts = [minutes(cost.wall_s) + " of wall time"]
-    if cost.wall_s > 0:
-        parts.append(f"{min(1.0, cost.engine_s / cost.wall_s) * 100:.1f} % of it in the engine")
+    if cost.engine_share is not None:
+        parts.append(f"{cost.engine_share * 100:.1f} % of it in the engine")
     parts.append(count(cost.loads, "load"))
     if cost.void_loads:
         parts[-1] += f", {cost.void_loads} void ({minutes(cost.void_s)})"

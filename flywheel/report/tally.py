@@ -71,14 +71,13 @@ def tally(scope: Scope, waiting: Sequence[Lever] = ()) -> Tally:
         left[named] = left.get(named, 0) + 1
     names = sorted({*by_origin, *left, *_asked(scope)}, key=_place)
     lines = tuple(_line(scope, n, by_origin.get(n, ()), left.get(n, 0)) for n in names)
-    share = min(1.0, cost.engine_s / cost.wall_s) if cost.wall_s > 0 else None
     return Tally(
-        title=headline.title(scope),
+        title=headline.title(scope, cost),
         origins=lines,
         decisions={e: sum(line.endings.get(e, 0) for line in lines) for e in ENDINGS},
         canaries=headline.canaries(scope),
         gain=headline.gain(view, best_of.fold(view)),
-        engine_share=share,
+        engine_share=cost.engine_share,
         engine_s=cost.engine_s,
         wall_s=cost.wall_s,
         phases=tuple(p.phase for p in view.phases if _within(scope, p.campaign_id, p.created_utc)),

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Timer
@@ -106,6 +107,14 @@ class Box:
         return [f"{stage}{'+' * given}" for stage, given in map(json.loads, lines)]
 
 
+@contextmanager
+def begun(root: Path, asked: Order) -> Iterator[Box]:
+    """A forge, in a ledger with a campaign that has just begun."""
+    with opened(asked) as ledger:
+        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
+        yield Box(root, ledger, asked)
+
+
 @pytest.fixture
 def asked(tmp_path: Path) -> Order:
     trainer = tmp_path / "trainer.py"
@@ -115,23 +124,19 @@ def asked(tmp_path: Path) -> Order:
 
 
 def test_a_head_is_rehearsed_once_before_its_real_stages(tmp_path: Path, asked: Order) -> None:
-    with opened(asked) as ledger:
-        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
-        box = Box(tmp_path, ledger, asked)
+    with begun(tmp_path, asked) as box:
         assert box.make("first", anchor=0.0) is None
         assert box.stages() == ["rehearse", "corpus", "regenerate", "capture", "train+"]
         # Another recipe is rehearsed on what is captured; the same one was.
         assert box.make("second", anchor=0.5) is None
         assert box.stages() == ["rehearse+", "train+"]
-        cards = {row.name.partition("-")[0]: row.card for row in view(ledger).heads}
+        cards = {row.name.partition("-")[0]: row.card for row in view(box.ledger).heads}
         assert cards["first"]["stages"]["rehearse"] == {"seconds": 1.5, "tried": "rehearse"}
         assert cards["second"]["stages"]["rehearse"]["seconds"] == 1.5
 
 
 def test_what_fails_at_toy_scale_is_not_begun(tmp_path: Path, asked: Order) -> None:
-    with opened(asked) as ledger:
-        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
-        box = Box(tmp_path, ledger, asked)
+    with begun(tmp_path, asked) as box:
         failure = box.make("diverges", anchor=9.0)
         assert failure == Failure("rehearse_failed", "The loss of step 1 is not finite.")
         assert box.stages() == ["rehearse"]
@@ -140,16 +145,14 @@ def test_what_fails_at_toy_scale_is_not_begun(tmp_path: Path, asked: Order) -> N
 def test_heads_are_trained_side_by_side_and_archived_in_their_turn(
     tmp_path: Path, asked: Order
 ) -> None:
-    with opened(asked) as ledger:
-        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
-        box = Box(tmp_path, ledger, asked)
+    with begun(tmp_path, asked) as box:
         assert box.make("one", [head("two", seed=7, decay=2.0)], seed=7) is None
         assert sorted(box.stages()[4:]) == ["rehearse+", "train+", "train+"]
-        assert [row.name for row in view(ledger).heads] == ["one-v0001"]
+        assert [row.name for row in view(box.ledger).heads] == ["one-v0001"]
         # Its turn: what was trained is archived, and nothing runs again.
         assert box.make("two", seed=7, decay=2.0) is None
         assert box.stages() == []
-        second = view(ledger).heads[1]
+        second = view(box.ledger).heads[1]
         assert second.name == "two-v0002"
         assert second.card["lever"]["recipe"] == {"seed": 7, "decay": 2.0}
 
@@ -157,25 +160,21 @@ def test_heads_are_trained_side_by_side_and_archived_in_their_turn(
 def test_what_is_trained_needs_neither_its_capture_nor_others_beside_it(
     tmp_path: Path, asked: Order
 ) -> None:
-    with opened(asked) as ledger:
-        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
-        box = Box(tmp_path, ledger, asked)
+    with begun(tmp_path, asked) as box:
         assert box.make("one", [head("two", seed=7, decay=2.0)], seed=7) is None
         box.stages()
-        step = plan.next_step(view(ledger), [head("two", seed=7, decay=2.0)])
+        step = plan.next_step(view(box.ledger), [head("two", seed=7, decay=2.0)])
         assert isinstance(step, plan.NextBlock)
         for shared in stages(asked, step.lever, step.incumbent).shared:
             shutil.rmtree(shared.out)
         # A third waits for its own turn, when as many as may be are trained with it.
         assert box.make("two", [head("three", anchor=0.5)], seed=7, decay=2.0) is None
         assert box.stages() == []
-        assert [row.name for row in view(ledger).heads] == ["one-v0001", "two-v0002"]
+        assert [row.name for row in view(box.ledger).heads] == ["one-v0001", "two-v0002"]
 
 
 def test_what_fails_beside_a_head_is_its_own_failure(tmp_path: Path, asked: Order) -> None:
-    with opened(asked) as ledger:
-        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
-        box = Box(tmp_path, ledger, asked)
+    with begun(tmp_path, asked) as box:
         assert box.make("good", [head("diverges", anchor=9.0)], anchor=0.0) is None
         assert box.stages()[4:] == ["rehearse+", "train+"]
         failure = box.make("diverges", anchor=9.0)
@@ -187,27 +186,23 @@ def test_an_archived_head_is_entered_only_where_it_is_the_one_that_was_trained(
     tmp_path: Path, asked: Order
 ) -> None:
     """A crash leaves a head archived and not entered; so does a ledger that was lost."""
-    with opened(asked) as ledger:
-        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
-        assert Box(tmp_path, ledger, asked).make("one", anchor=0.0) is None
+    with begun(tmp_path, asked) as box:
+        assert box.make("one", anchor=0.0) is None
     archived = asked.archive / "one-v0001"
     before = (archived / "head_card.json").read_bytes()
     asked.ledger.unlink()
-    with opened(asked) as ledger:
-        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
-        box = Box(tmp_path, ledger, asked)
+    with begun(tmp_path, asked) as box:
         box.stages()
         failure = box.make("one", anchor=0.5)
         assert failure is not None
         assert failure.code == "not_archived"
         assert "another head one-v0001, which this ledger never trained" in failure.detail
-        assert [row.name for row in view(ledger).heads] == []
+        assert [row.name for row in view(box.ledger).heads] == []
         assert box.stages() == []
     asked.ledger.unlink()
-    with opened(asked) as ledger:
-        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
-        assert Box(tmp_path, ledger, asked).make("one", anchor=0.0) is None
-        assert [row.name for row in view(ledger).heads] == ["one-v0001"]
+    with begun(tmp_path, asked) as box:
+        assert box.make("one", anchor=0.0) is None
+        assert [row.name for row in view(box.ledger).heads] == ["one-v0001"]
     assert (archived / "head_card.json").read_bytes() == before
 
 
@@ -306,9 +301,7 @@ def test_a_stop_leaves_all_that_run_side_by_side_within_one_patience(
 
 
 def test_heads_of_one_recipe_are_rehearsed_once(tmp_path: Path, asked: Order) -> None:
-    with opened(asked) as ledger:
-        planned.open_campaign(ledger, asked.settings, start={}, box="b", now_utc="2026-11-28")
-        box = Box(tmp_path, ledger, asked)
+    with begun(tmp_path, asked) as box:
         assert box.make("zero", anchor=0.0) is None
         box.stages()
         assert box.make("one", [head("two", anchor=0.5)], anchor=0.5) is None
