@@ -186,7 +186,8 @@ class Plan:
     name: str
     split: str
     per_category: int
-    # Candidates that the shipped checkpoint answers too briefly or in loops.
+    # Candidates that the shipped checkpoint answers too briefly or in loops, and those of the
+    # hold-out.
     left_out: frozenset[str] = frozenset()
 
     @property
@@ -196,6 +197,9 @@ class Plan:
 
 
 PLANS: Final = (Plan("tiny-v1", "suite", 6), Plan("tiny-holdout-v1", "holdout", 4))
+# The prompt is the sample of a head: it takes so many to tell a rise of tau as small as its bar.
+HEADS_PLAN: Final = Plan("tiny-heads-v1", "suite", 24, frozenset({"code_edit-6"}))
+SHIPPED: Final = (*PLANS, HEADS_PLAN)
 # Candidates whose reference answer is short or repetitive would be wasted places.
 _ANSWER_TOKENS: Final = range(225, 521)
 _ANSWER_DISTINCT: Final = 0.7
@@ -203,26 +207,30 @@ _ANSWER_DISTINCT: Final = 0.7
 _PROMPT_TOKENS: Final = 24
 
 
-def worth_asking(answer: Sequence[int]) -> bool:
-    """Whether a generator's own answer is of the length and variety that suites are made of."""
+def worth_asking(tokenizer: Tokenizer, sample: Chat) -> bool:
+    """Whether a generator's chat is one that suites are made of.
+
+    Its prompt is long enough, and its own answer of the length and variety that is wanted.
+    """
+    from engine.train.corpus.build import asked
+
+    if len(tokenizer.encode(asked(sample))) < _PROMPT_TOKENS:
+        return False
+    whole = chat.encode(tokenizer, sample.messages, thinking=sample.thinking)
+    answer = whole[len(chat.encode(tokenizer, sample.prompt, thinking=sample.thinking)) :]
     return len(answer) in _ANSWER_TOKENS and distinct_4gram(answer) >= _ANSWER_DISTINCT
 
 
 def candidates(plan: Plan, tokenizer: Tokenizer) -> Iterator[tuple[str, Chat]]:
     """Ids and chats of a plan: the first samples of its seeds that are worth measuring."""
-    from engine.train.corpus.build import MAKERS, asked
+    from engine.train.corpus.build import MAKERS
     from engine.train.corpus.chat_sample import stream
 
     for category in CATEGORIES:
         kept = 0
         for index in range(10_000):
             sample = MAKERS[category](stream(plan.split, category, index))
-            whole = chat.encode(tokenizer, sample.messages, thinking=sample.thinking)
-            prompt = chat.encode(tokenizer, sample.prompt, thinking=sample.thinking)
-            answer = whole[len(prompt) :]
-            if len(tokenizer.encode(asked(sample))) < _PROMPT_TOKENS:
-                continue
-            if worth_asking(answer):
+            if worth_asking(tokenizer, sample):
                 yield f"{category}-{kept}", sample
                 kept += 1
             if kept == plan.per_category:
@@ -251,9 +259,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.build:
             tokenizer = Tokenizer.load(ASSETS / "tiny-v4")
-            for plan in PLANS:
+            for plan in SHIPPED:
                 generate(plan, tokenizer).write(plan.path)
-        for path in options.files or [plan.path for plan in PLANS]:
+        for path in options.files or [plan.path for plan in SHIPPED]:
             suite = Suite.load(path)
             print(
                 f"{suite.name} version {suite.version}: {len(suite.prompts)} prompts,"

@@ -14,6 +14,8 @@ from flywheel.statistics.tau import HELD_OUT
 QUICK_FROM, QUICK_STRIDE = 3, 5
 DEFAULT_SUITE = "tiny-v1"
 DEFAULT_HOLDOUT = "tiny-holdout-v1"
+# A head is judged by prompts, and a GPU is through with these in minutes.
+DEFAULT_HEADS = "tiny-heads-v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,11 @@ def engine_assets() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise UsageError("the engine package is not installed beside flywheel.")
     return Path(next(iter(spec.submodule_search_locations))) / "assets"
+
+
+def embedded(name: str) -> Path:
+    """The file of a suite that the engine ships."""
+    return engine_assets() / "suites" / f"{name}.json"
 
 
 def load(path: Path) -> Suite:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from engine import lease
-from engine.errors import DeviceBusy, EngineError
+from engine.errors import ConfigError, DeviceBusy, EngineError
 from engine.heads import (
     arm,
     capture,
@@ -58,9 +58,16 @@ def parser() -> argparse.ArgumentParser:
         return one.add_argument
 
     add = stage("corpus", "prompts, balanced over the categories, that share nothing with a suite")
-    add("--out", type=Path, required=True)
+    add("--out", type=Path, help="its folder; needed unless it is only checked")
+    add("--check", action="store_true", help="could it be filled? nothing is written")
     add("--per-category", type=int, default=16)
     add("--chats", type=Path, help="JSON lines of category, messages, licence, source")
+    add(
+        "--suite",
+        type=Path,
+        action="append",
+        help="what heads are judged by; all the embedded suites by default",
+    )
     add = stage("regenerate", "the target's own answers to the prompts")
     add("--corpus", type=Path, required=True)
     add("--out", type=Path, required=True)
@@ -165,8 +172,16 @@ def _run(options: argparse.Namespace) -> Any:
 
 
 def _corpus(o: argparse.Namespace) -> Any:
-    return {"prompts": len(corpus.build(
-        o.out, o.checkpoint, per_category=o.per_category, chats=o.chats))}  # fmt: skip
+    suites = o.suite or corpus.MEASURES
+    if o.check:
+        fills = corpus.fill(o.checkpoint, per_category=o.per_category, chats=o.chats, suites=suites)
+        return {"prompts": sum(len(one.kept) for one in fills)}
+    if o.out is None:
+        raise ConfigError("corpus needs --out, or --check.")
+    made = corpus.build(
+        o.out, o.checkpoint, per_category=o.per_category, chats=o.chats, suites=suites
+    )
+    return {"prompts": len(made)}
 
 
 def _regenerate(o: argparse.Namespace) -> Any:

@@ -18,16 +18,20 @@ from engine.errors import ConfigError, EngineError
 from engine.heads import rewording
 from engine.heads.pace import Pace
 from engine.heads.stage import Stage, StageRefused
-from engine.suite import ASSETS, CATEGORIES, PLANS, Suite, worth_asking
+from engine.suite import ASSETS, CATEGORIES, PLANS, SHIPPED, Suite, worth_asking
 from engine.tokenizer import Tokenizer
 from engine.train.card import sha256
-from engine.train.corpus.build import GENERATOR_VERSION, MAKERS, chat_ids
+from engine.train.corpus.build import GENERATOR_VERSION, MAKERS
 from engine.train.corpus.chat_sample import stream
 from engine.train.corpus.overlap import NGRAM
 
 SPLIT = "heads"
 FILE = "prompts.jsonl"
 SUITES = tuple(plan.path for plan in PLANS)
+# Whatever a head may be judged by, unless it is said.
+MEASURES = tuple(plan.path for plan in SHIPPED)
+# Raised by hand with any change of which of the generators' prompts are taken.
+_CHOICE = 1
 # Candidates tried for each prompt wanted before a category is given up.
 _PATIENCE = 200
 # Samples in a row without a text that is new and worth asking before a generator has no more.
@@ -64,7 +68,7 @@ def build(
     *,
     per_category: int,
     chats: Path | None = None,
-    suites: Sequence[Path] = SUITES,
+    suites: Sequence[Path] = MEASURES,
 ) -> list[Prompt]:
     """Write `prompts.jsonl`: `per_category` prompts of each category, one of each in turn.
 
@@ -72,11 +76,10 @@ def build(
     where it applies), or from this project's own generators. Raises StageRefused when a category
     cannot be filled.
     """
-    if per_category < 1:
-        raise ConfigError(f"A category needs a prompt or more; got {per_category}.")
+    _require_one(per_category)
     asked = {
         "per_category": per_category, "ngram": NGRAM, "generator": GENERATOR_VERSION,
-        "rewording": rewording.VERSION,
+        "rewording": rewording.VERSION, "choice": _CHOICE,
         "chats": _sha256(chats) if chats else None,
         "suites": [Suite.load(path).sha256 for path in suites],
         "tokenizer": _sha256(checkpoint / "tokenizer.json"),
@@ -85,33 +88,63 @@ def build(
     if stage.done:
         return load(out)
     with stage:
+        fills = fill(checkpoint, per_category=per_category, chats=chats, suites=suites)
         tokenizer = Tokenizer.load(checkpoint)
-        held = forbidden(tokenizer, suites)
-        given = None if chats is None else _given(chats)
-        columns, fills = [], {}
-        pace = Pace("corpus", per_category * len(CATEGORIES), "prompts")
-        for category in CATEGORIES:
-            source = _made(category) if given is None else iter(given.get(category, ()))
-            fills[category] = _fill(category, source, tokenizer, held, per_category, pace)
-            columns.append(fills[category].kept)
-        prompts = [prompt for row in zip(*columns, strict=True) for prompt in row]
+        prompts = [prompt for row in zip(*(f.kept for f in fills), strict=True) for prompt in row]
         lines = [json.dumps(p.as_dict(), ensure_ascii=False) + "\n" for p in prompts]
         (out / FILE).write_text("".join(lines), encoding="utf-8")
-        tokens = [len(p.encode(tokenizer)) for p in prompts]
         stage.finish(
             (FILE,),
             {
-                "prompts": len(prompts), "per_category": per_category, "tokens": sum(tokens),
+                "prompts": len(prompts), "per_category": per_category,
+                "tokens": sum(len(p.encode(tokenizer)) for p in prompts),
                 "licences": sorted({p.licence for p in prompts}),
                 "sources": sorted({p.source for p in prompts}),
                 "overlap": {
                     "ngram": NGRAM, "shared": 0,
-                    "refused": {name: fill.refused for name, fill in fills.items()},
-                    "reworded": {name: fill.reworded for name, fill in fills.items()},
+                    "refused": {one.category: one.refused for one in fills},
+                    "reworded": {one.category: one.reworded for one in fills},
                 },
             },
         )  # fmt: skip
     return prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A category's prompts; how many were refused for sharing, and how many said anew for it."""
+
+    category: str
+    kept: list[Prompt]
+    refused: int
+    reworded: int
+
+
+def fill(
+    checkpoint: Path,
+    *,
+    per_category: int,
+    chats: Path | None = None,
+    suites: Sequence[Path] = MEASURES,
+) -> list[Fill]:
+    """The prompts that `build` would write; raises as it does, and writes nothing."""
+    _require_one(per_category)
+    tokenizer = Tokenizer.load(checkpoint)
+    held = forbidden(tokenizer, suites)
+    given = None if chats is None else _given(chats)
+    pace = Pace("corpus", per_category * len(CATEGORIES), "prompts")
+    return [
+        _fill(
+            category, _made(category) if given is None else iter(given.get(category, ())),
+            tokenizer, held, per_category, pace,
+        )
+        for category in CATEGORIES
+    ]  # fmt: skip
+
+
+def _require_one(per_category: int) -> None:
+    if per_category < 1:
+        raise ConfigError(f"A category needs a prompt or more; got {per_category}.")
 
 
 def _sha256(path: Path) -> str:
@@ -144,15 +177,6 @@ def user_text(messages: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(str(m["content"]) for m in messages if m["role"] == "user")
 
 
-@dataclass(frozen=True, slots=True)
-class _Fill:
-    """A category's prompts; how many were refused for sharing, and how many said anew for it."""
-
-    kept: list[Prompt]
-    refused: int
-    reworded: int
-
-
 def _fill(
     category: str,
     source: Iterator[Prompt],
@@ -160,7 +184,7 @@ def _fill(
     held: Grams,
     wanted: int,
     pace: Pace,
-) -> _Fill:
+) -> Fill:
     """`wanted` prompts that share nothing with `held`; `pace` counts them."""
     kept: list[Prompt] = []
     seen: set[str] = set()
@@ -184,7 +208,7 @@ def _fill(
             f"The category {category} gives {len(kept)} of {wanted} prompts that share no "
             f"{NGRAM}-gram with suite or hold-out; {refused} were refused for sharing one."
         )
-    return _Fill(kept, refused, reworded)
+    return Fill(category, kept, refused, reworded)
 
 
 def shares(ids: Sequence[int], held: Grams) -> bool:
@@ -211,8 +235,7 @@ def _made(category: str) -> Iterator[Prompt]:
     while index - last <= _BARREN:
         sample = MAKERS[category](stream(SPLIT, category, index))
         index += 1
-        prompt = chat.encode(tokenizer, sample.prompt, thinking=sample.thinking)
-        if worth_asking(chat_ids(tokenizer, sample)[len(prompt) :]):
+        if worth_asking(tokenizer, sample):
             if (text := user_text(sample.prompt)) not in seen:
                 seen.add(text)
                 last = index
@@ -233,6 +256,8 @@ def _given(path: Path) -> dict[str, list[Prompt]]:
     found: dict[str, list[Prompt]] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"The chats {path} are not UTF-8 text.") from None
     for number, line in enumerate(lines, 1):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from flywheel.box import cpu, device, host, identity, tenants
@@ -62,6 +62,8 @@ class Surroundings:
         self._throttles: set[str] = set()
         self._busiest: str | None = None
         self._hidden = False
+        # A driver lists a process until its memory is given back, when it may be dead already.
+        self._own: set[int] = set()
 
     @property
     def limit_cores(self) -> float:
@@ -77,7 +79,8 @@ class Surroundings:
         self._at_s = now_s + self._every_s
         self._looks += 1
         self._look_at_processor(state)
-        self._look_at_device(identity.group_members(state.engine))
+        self._own.update((state.engine.pid, *identity.group_members(state.engine)))
+        self._look_at_device(self._own)
 
     def _look_at_processor(self, state: RunState) -> None:
         seen = self._processor()
@@ -99,7 +102,7 @@ class Surroundings:
         self._foreign_cores.add(used.cores)
         self._over += used.cores > self.limit_cores
 
-    def _look_at_device(self, own: tuple[int, ...]) -> None:
+    def _look_at_device(self, own: Collection[int]) -> None:
         found = self._gpus()
         self._found("foreign_process", tenants.during_run(found, own))
         gpu = device.mine(found)

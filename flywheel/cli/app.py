@@ -104,6 +104,21 @@ def run(
         Path | None,
         typer.Option("--holdout", help="Prompts that guard heads; the embedded suite has its own."),
     ] = None,
+    head_suite: Annotated[
+        Path | None,
+        typer.Option(
+            "--head-suite",
+            help="What heads are judged on: --suite, or on a GPU an embedded one of 191 prompts.",
+        ),
+    ] = None,
+    head_chats: Annotated[
+        Path | None,
+        typer.Option(
+            "--head-chats",
+            help="Prompts that heads learn from, JSON lines of category, messages, licence and "
+            "source; else the embedded generators.",
+        ),
+    ] = None,
     head_prompts: Annotated[
         int | None,
         typer.Option(
@@ -188,7 +203,8 @@ def run(
     """
     options = {
         "quick": quick, "checkpoint": checkpoint, "suite": suite_file,
-        "holdout": holdout, "head_prompts": head_prompts, "head_recipe": head_recipe,
+        "holdout": holdout, "head_suite": head_suite, "head_chats": head_chats,
+        "head_prompts": head_prompts, "head_recipe": head_recipe,
         "heads_at_once": heads_at_once,
         "heads": heads,
         "budget_hours": budget_hours, "budget_runs": budget_runs, "window": window,
@@ -201,17 +217,16 @@ def run(
     }  # fmt: skip
     if detach:
         return cli_daemon.detach(ledger_path(ledger), options, json_=json_)
-    from flywheel.cli import commands
+    from flywheel.cli import commands, forging
 
     return commands.run(
         ledger_path(ledger),
         quick=quick,
         checkpoint=checkpoint,
         suite_file=suite_file,
-        holdout=holdout,
-        head_prompts=head_prompts,
-        head_recipe=head_recipe,
-        heads_at_once=heads_at_once,
+        forged=forging.Asked(
+            head_suite, holdout, head_chats, head_prompts, head_recipe, heads_at_once
+        ),
         heads=heads,
         budget_hours=budget_hours,
         budget_runs=budget_runs,
@@ -230,7 +245,6 @@ def run(
         ),
         json_=json_,
     )
-
 
 
 @app.command("serve")
@@ -332,7 +346,6 @@ def doctor_(
     from flywheel.cli import commands
 
     return commands.diagnose(ledger_path(ledger), checkpoint, suite_file, json_=json_)
-
 
 
 @app.command("best")

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ from rich.text import Text
 
 from flywheel import best, declared, doctor, priority, suite, synthetic
 from flywheel.box.clock import SystemClock, Window, count, span_text
-from flywheel.cli import levers as cli_levers, notify as cli_notify, start as cli_start
+from flywheel.cli import forging, levers as cli_levers, notify as cli_notify, start as cli_start
 from flywheel.cli.terminal import (
     FAILED,
     REFUSED,
@@ -35,18 +32,15 @@ from flywheel.cli.terminal import (
 )
 from flywheel.display.panel import Display, forgiven
 from flywheel.errors import FlywheelError, UsageError
-from flywheel.heads.judge import sees_nothing
 from flywheel.ledger import views
 from flywheel.lever import Lever
 from flywheel.loop import daemon
 from flywheel.loop.order import (
     HEADS_COMMAND,
-    HeadOrder,
     Order,
     PatchOrder,
     Session,
     best_json,
-    usual_heads,
 )
 from flywheel.patch.gates import PYTEST
 from flywheel.propose.attempt import Terms
@@ -55,7 +49,7 @@ from flywheel.report import gather, tables
 from flywheel.report.document import Document
 from flywheel.run import launch
 from flywheel.serve.server import SERVER_COMMAND
-from flywheel.statistics.campaign import FULL, HEADS, QUICK, SEEKING, Budget
+from flywheel.statistics.campaign import FULL, HEADS, QUICK, SEEKING
 
 QUICK_TOKENS, FULL_TOKENS = 208, 256
 QUICK_BUDGET_S = 14 * 60.0
@@ -76,10 +70,7 @@ def run(
     quick: bool,
     checkpoint: Path | None,
     suite_file: Path | None,
-    holdout: Path | None,
-    head_prompts: int | None,
-    head_recipe: str,
-    heads_at_once: int,
+    forged: forging.Asked,
     heads: bool,
     budget_hours: float | None,
     budget_runs: int | None,
@@ -120,17 +111,8 @@ def run(
     short = SEEKING if asked else QUICK
     settings = HEADS if heads else short if quick else FULL
     chosen_prompts = prompts.quick() if quick else prompts.ids
-    if heads and sees_nothing(len(chosen_prompts), Budget(settings).alpha_t):
-        raise UsageError(
-            f"{count(len(chosen_prompts), 'prompt')} of {prompts.path} could see nothing of "
-            "a head; a few of each category could."
-        )
     if start:
         cli_start.check(path, first_config, model, fields)
-    recipe = recipe_of(head_recipe)
-    if recipe:
-        # Else every head of the night would fail of it.
-        cli_start.check_recipe(recipe, model, fields)
     # Canaries are counted, however long that takes.
     budget_s = QUICK_BUDGET_S if quick and not canaries else None
     order = Order(
@@ -153,11 +135,16 @@ def run(
         fields=fields,
         new_campaign=new_campaign,
         first_config=first_config,
-        holdout=holdout_path(holdout, suite_file),
-        heads=head_order(first_config, head_prompts, recipe, heads_at_once),
+        holdout=forging.holdout_of(forged, suite_file),
+        heads=forging.head_order(
+            first_config, forged, suite_file, command_from(HEADS_VARIABLE, HEADS_COMMAND)
+        ),
         server_command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
         patches=patch_order(gate_workers, gate_minutes, device_tests),
     )
+    forging.check(order, forged)
+    if heads:
+        forging.check_sight(order)
     clock = SystemClock()
     began_s = clock.monotonic_s()
     # With --json the page is for nobody, but the lines are still worth having on stderr.
@@ -272,45 +259,7 @@ def first(fields: list[str], model: Path) -> dict[str, object]:
 
 def suite_path(given: Path | None) -> Path:
     """The suite's file, absolute."""
-    default = suite.engine_assets() / "suites" / f"{suite.DEFAULT_SUITE}.json"
-    return (given or default).expanduser().resolve()
-
-
-def holdout_path(given: Path | None, suite_file: Path | None) -> Path | None:
-    """The hold-out's file: the one given, else the embedded suite's own beside that suite."""
-    if given is not None:
-        return suite.load(given.expanduser().resolve()).path
-    if suite_file is not None:
-        return None
-    return suite.engine_assets() / "suites" / f"{suite.DEFAULT_HOLDOUT}.json"
-
-
-def head_order(
-    config: Mapping[str, object],
-    prompts: int | None,
-    recipe: Mapping[str, object],
-    at_once: int,
-) -> HeadOrder:
-    """How heads are made beside a configuration: as usual on its device, but for what is said."""
-    usual = usual_heads("cuda" if config.get("backend") == "triton" else "cpu")
-    return replace(
-        usual,
-        prompts=prompts or usual.prompts,
-        recipe={**usual.recipe, **recipe},
-        at_once=at_once,
-        command=command_from(HEADS_VARIABLE, HEADS_COMMAND),
-    )
-
-
-def recipe_of(text: str) -> dict[str, object]:
-    """The JSON object of `--head-recipe`; what its fields mean is the trainer's business."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"--head-recipe is not valid JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise UsageError("--head-recipe must be a JSON object.")
-    return value
+    return (given or suite.embedded(suite.DEFAULT_SUITE)).expanduser().resolve()
 
 
 def patch_order(workers: int, minutes: float, device_tests: str) -> PatchOrder:

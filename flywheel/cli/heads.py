@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from flywheel.box.clock import utc_text
@@ -124,14 +124,19 @@ def ladder(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) 
 def _arms(found: Sequence[Rung]) -> Table:
     from flywheel.heads.ladder import percent
 
-    table = Table("arm", "tau", "gain over its incumbent", "hold-out", "verdict", box=None)
+    table = Table(
+        Column("arm", overflow="fold"), "tau", "gain over its incumbent", "could see", "hold-out",
+        "verdict", box=None,
+    )  # fmt: skip
     for rung in found:
         held = "" if rung.held_out is None or rung.incumbent_held_out is None else (
             f"{rung.held_out:.3f} ({rung.held_out - rung.incumbent_held_out:+.3f})"
         )
+        least = rung.least_rise_percent
         table.add_row(
-            rung.name, f"{rung.tau:.3f}", Text(percent(rung.gain)), held, rung.status
-        )
+            rung.name, f"{rung.tau:.3f}", Text(percent(rung.gain)),
+            "" if least is None else f"{least:.1f} %", held, rung.status,
+        )  # fmt: skip
     return table
 
 

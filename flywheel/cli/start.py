@@ -25,7 +25,7 @@ def check(
     """
     begun = _first_of(ledger)
     if begun is None:
-        _ask(command, "--check", best.engine_part(asked), checkpoint, "--start")
+        _ask(_about(command, "--check", best.engine_part(asked), checkpoint), "--start")
         return
     for field, value in asked.items():
         if field not in begun or begun[field] != value:
@@ -37,7 +37,21 @@ def check(
 
 def check_recipe(recipe: Mapping[str, object], checkpoint: Path, command: Sequence[str]) -> None:
     """Raise UsageError for a recipe that no head of the checkpoint could be trained by."""
-    _ask(command, "--recipe", recipe, checkpoint, "--head-recipe")
+    _ask(_about(command, "--recipe", recipe, checkpoint), "--head-recipe")
+
+
+def check_corpus(words: Sequence[str]) -> None:
+    """Raise UsageError for chats that no corpus could be filled from.
+
+    `words` are the command of the corpus stage.
+    """
+    _ask((*words, "--check"), "--head-chats")
+
+
+def _about(
+    command: Sequence[str], option: str, asked: Mapping[str, object], checkpoint: Path
+) -> tuple[str, ...]:
+    return (*command, option, json.dumps(asked), "--checkpoint", str(checkpoint))
 
 
 def _first_of(ledger: Path) -> Mapping[str, object] | None:
@@ -53,17 +67,15 @@ def _first_of(ledger: Path) -> Mapping[str, object] | None:
     return campaigns[0].first_config if campaigns else None
 
 
-def _ask(
-    command: Sequence[str], option: str, asked: Mapping[str, object], checkpoint: Path, of: str
-) -> None:
-    """Ask the engine about `asked`; what it refuses is a mistake in our option `of`."""
+def _ask(words: Sequence[str], of: str) -> None:
+    """Run a question to the engine; what it refuses is a mistake in our option `of`."""
     try:
         done = subprocess.run(
-            [*command, option, json.dumps(asked), "--checkpoint", str(checkpoint)],
-            capture_output=True, text=True, timeout=_PATIENCE_S, check=False,
-        )  # fmt: skip
+            [*words], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return
     said = done.stderr.splitlines()
-    if done.returncode == _REFUSED and len(said) == 1:
-        raise UsageError(f"{of}: {said[0]}")
+    # An engine that does not know our option tells its usage, which is no answer.
+    if done.returncode == _REFUSED and said and not said[0].startswith("usage:"):
+        raise UsageError(f"{of}: {said[-1].removeprefix('engine.heads: ')}")

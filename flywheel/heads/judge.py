@@ -43,7 +43,7 @@ def verdict(estimates: Sequence[BlockEstimate], alpha_t: float, rule: Rule) -> V
     ruling = release.rule(_tau(suite, candidate=True), _tau(suite, candidate=False))
     lost = regressions(rows, rule)
     seen = detectable(len(gains), used.variance, used.nu, alpha_t, log_gain(rule.delta_min))
-    least = None if seen is None else max(_percent_of_saved(seen), float(release.MARGIN) * 100)
+    least = least_rise(seen)
     said = (
         f"tau {float(ruling.incumbent):.3f} to {float(ruling.candidate):.3f}, "
         f"{math.expm1(band.mean) * 100:+.1f} % a prompt [{_span(band)}]"
@@ -102,9 +102,10 @@ def _tau(rows: Sequence[PromptRounds], *, candidate: bool) -> Fraction:
     return mean(Fraction(r.made, r.candidate if candidate else r.incumbent) for r in rows)
 
 
-def _percent_of_saved(fraction: float) -> float:
-    """A share of forwards saved as the rise of tau that it is, in per cent."""
-    return (1 / (1 - fraction) - 1) * 100
+def least_rise(saved: float | None) -> float | None:
+    """The least rise of tau that could have been told, in per cent, from the detectable share of
+    forwards saved: never under the bar. None where nothing could."""
+    return None if saved is None else max((1 / (1 - saved) - 1), float(release.MARGIN)) * 100
 
 
 def _span(band: Band) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flywheel.heads.judge import least_rise
 from flywheel.heads.numbers import Measured, Standing, standings
 from flywheel.ledger.rows import View
 from flywheel.statistics.band import Band, Pool, effect_band
@@ -30,6 +31,7 @@ class Rung:
     incumbent_held_out: float | None
     status: str
     seconds: float | None
+    least_rise_percent: float | None  # that its prompts could have shown; None before a verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,9 @@ def _rung(head: Standing, card: Mapping[str, Any]) -> Rung:
         incumbent_held_out=None if before.held_out is None else float(before.held_out),
         status=head.status,
         seconds=card.get("training", {}).get("seconds"),
+        least_rise_percent=least_rise(
+            None if head.decision is None else head.decision.details.get("detectable")
+        ),
     )
 
 

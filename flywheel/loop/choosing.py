@@ -31,10 +31,13 @@ def lever_step(
     ready: Sequence[Candidate],
     first: Sequence[str],
     now_utc: str | None,
+    head_prompts: int | None,
 ) -> NextBlock | PricedOut:
     """What to do about the levers that may run: close one for its price, or open a block of one."""
     for candidate in ready:
-        if (priced := _priced(view, campaign, best, candidate.lever)) is not None:
+        lever = candidate.lever
+        blind = _blind(view, campaign, head_prompts) if lever.kind == "head" else None
+        if (priced := _priced(view, campaign, best, lever, blind)) is not None:
             return priced
     # A family that is being screened goes first: the one that passed waits for all of them.
     begun = {v.lever.group for v in view.of_campaign(campaign.id) if v.waiting}
@@ -62,11 +65,16 @@ def _choice(order: Sequence[Ranked]) -> Choice:
     )
 
 
-def _priced(view: View, campaign: CampaignRow, best: Best, lever: Lever) -> PricedOut | None:
-    """A lever whose ceiling is too low to be worth a run, or to be seen here; None otherwise."""
+def _priced(
+    view: View, campaign: CampaignRow, best: Best, lever: Lever, blind: str | None
+) -> PricedOut | None:
+    """A lever whose ceiling is too low to be worth a run, or to be seen here; None otherwise.
+
+    `blind` says why it could not be judged, however good.
+    """
     variant = variant_id(view)
     place = (lever, variant, dict(best.config), lever.applied(best.config, variant))
-    if lever.kind == "head" and (blind := _blind(view, campaign)):
+    if blind is not None:
         return PricedOut(*place, blind, "inconclusive", "unresolvable")
     if lever.ceiling is None:
         return None
@@ -85,16 +93,11 @@ def _priced(view: View, campaign: CampaignRow, best: Best, lever: Lever) -> Pric
     return PricedOut(*place, said, "inconclusive", "unresolvable")
 
 
-def _blind(view: View, campaign: CampaignRow) -> str | None:
-    """Why no head can be judged, however good: its sample are the prompts, known from a load."""
-    counts = [estimate.prompts for variant in view.of_campaign(campaign.id)
-              for estimate in variant.estimates if variant.lever.kind != "head"]  # fmt: skip
-    if not counts:
+def _blind(view: View, campaign: CampaignRow, prompts: int | None) -> str | None:
+    """Why no head can be judged, however good: the prompts, its sample, are too few."""
+    if prompts is None or not sees_nothing(prompts, view.budget(campaign.id).alpha_t):
         return None
-    n = max(counts)
-    if not sees_nothing(n, view.budget(campaign.id).alpha_t):
-        return None
-    return f"unresolvable here: {count(n, 'prompt')} could see nothing of a head"
+    return f"unresolvable here: {count(prompts, 'prompt')} could see nothing of a head"
 
 
 def _screen_step(

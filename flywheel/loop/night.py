@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from experiments.knobs import KNOBS
-from flywheel import best
+from flywheel import best, suite
 from flywheel.box.clock import Clock, count, span_text, utc_text
 from flywheel.display import narrate
 from flywheel.display.panel import STYLES, Display
@@ -118,6 +118,12 @@ class Night:
         )
         return self.session
 
+    def _head_prompts(self, levers: Sequence[Lever]) -> int | None:
+        """On how many prompts a head of these would be judged; None without one."""
+        if not any(lever.kind == "head" for lever in levers):
+            return None
+        return len(suite.load(self.order.head_suite).ids)
+
     def _loop(self) -> Wish:
         while True:
             if (wish := self._halted()) is not None:
@@ -137,6 +143,7 @@ class Night:
                 settled=standing.settled(self.ledger),
                 now_utc=self._now(),
                 asking=self.order.asking,
+                head_prompts=self._head_prompts(levers),
             )
             # What was measured is settled in the same night: that takes no load.
             if not isinstance(step, plan.Prove) and (wish := self.turn.over()) is not None:

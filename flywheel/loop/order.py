@@ -44,7 +44,8 @@ GRACE_S = 1.0
 class HeadOrder:
     """How heads are made on this box: the corpus, what every recipe begins with, and the limits.
 
-    ``prompts`` is how many each category gives. ``recipe`` lies under every lever's own.
+    ``prompts`` is how many each category gives, of ``chats`` where they are given. ``recipe`` lies
+    under every lever's own. ``suite`` is what heads are judged on; None: the order's.
     ``at_once`` heads are trained side by side; what is measured is always alone.
     """
 
@@ -56,6 +57,8 @@ class HeadOrder:
     timeout_s: float = 6 * 3600.0
     at_once: int = 1
     command: tuple[str, ...] = HEADS_COMMAND
+    suite: Path | None = None
+    chats: Path | None = None
 
 
 def usual_heads(device: str) -> HeadOrder:
@@ -128,6 +131,11 @@ class Order:
         return Asking(names, self.terms) if names else None
 
     @property
+    def head_suite(self) -> Path:
+        """What heads are judged on, beside the hold-out."""
+        return self.heads.suite or self.suite
+
+    @property
     def archive(self) -> Path:
         """Where trained heads are kept."""
         return archive.root_of(self.ledger)
@@ -186,7 +194,7 @@ def plan_manifest(
     about_heads = step.lever.kind == "head"
     measured_suite, prompts = order.suite, order.prompts
     if about_heads:
-        measured_suite, prompts = suite.beside(order.suite, order.holdout, order.forge_dir)
+        measured_suite, prompts = suite.beside(order.head_suite, order.holdout, order.forge_dir)
     config = engine_config(
         run_id=run_id,
         nonce=nonce,

@@ -66,6 +66,7 @@ def next_step(
     settled: Collection[Evidence] = (),
     now_utc: str | None = None,
     asking: Asking | None = None,
+    head_prompts: int | None = None,
 ) -> Step:
     """The next thing to do.
 
@@ -75,7 +76,8 @@ def next_step(
     with the headline measurement; `profiles` says that the incumbent may be profiled when the
     campaign's phases call for it. `settled` is the evidence of halts that were resumed. `now_utc`
     tells how old the last load is; None: it has just ended. `asking` says who may be asked for
-    levers. Raises LedgerError without a campaign.
+    levers. `head_prompts` is on how many a head would be judged; None: enough. Raises LedgerError
+    without a campaign.
     """
     best = best_of.fold(view)
     campaign = view.campaign
@@ -133,7 +135,7 @@ def next_step(
         return first_of(view, campaign, best, undo, "lever", f"ablation: {undo.claim}")
     if not ready:
         return Stop(_dry(refused) + (phases.said(view, campaign) if seeks else ""))
-    return lever_step(view, campaign, best, ready, first, now_utc)
+    return lever_step(view, campaign, best, ready, first, now_utc, head_prompts)
 
 
 def _phase_step(

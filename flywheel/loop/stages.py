@@ -1,4 +1,4 @@
-"""The stages of a head as commands: what each is asked, and in which folder it works. Pure.
+"""The stages of a head as commands: what each is asked, and in which folder it works.
 
 A folder is named by everything that its stage starts from, so what two heads share is made once,
 and a head that is asked for again finds what was trained.
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.box import host
+from flywheel.errors import HeadError
 from flywheel.files import read_json
+from flywheel.heads import archive
 from flywheel.lever import Lever, canonical, fingerprint
 from flywheel.loop import rehearsal
 from flywheel.loop.order import Order
@@ -64,7 +66,10 @@ def stages(order: Order, lever: Lever, incumbent: Mapping[str, Any]) -> Stages:
     heads, checkpoint = order.heads, str(order.checkpoint)
     inputs = _inputs(order, lever, incumbent)
     said_by = dict(inputs.engine)
-    amounts = [checkpoint, heads.prompts, heads.max_new_tokens, heads.temperature, said_by]
+    amounts = [
+        checkpoint, heads.prompts, heads.max_new_tokens, heads.temperature, said_by,
+        _content(order),
+    ]  # fmt: skip
     base = order.forge_dir / f"{order.checkpoint.name}-{fingerprint(amounts)[:8]}"
     corpus, sequences, capture = (base / n for n in ("corpus", "sequences", "capture"))
     common = ("--checkpoint", checkpoint)
@@ -77,7 +82,7 @@ def stages(order: Order, lever: Lever, incumbent: Mapping[str, Any]) -> Stages:
     begun = () if inputs.start is None else ("--head", str(inputs.start))
     shared = (
         Stage("corpus", corpus, (
-            *common, "--out", str(corpus), "--per-category", str(heads.prompts))),
+            *common, "--out", str(corpus), *corpus_words(order))),
         Stage("regenerate", sequences, (
             *device, *engine, "--corpus", str(corpus), "--out", str(sequences),
             "--temperature", f"{heads.temperature:g}",
@@ -94,6 +99,28 @@ def stages(order: Order, lever: Lever, incumbent: Mapping[str, Any]) -> Stages:
         for given in (None, capture) for out in [folder / inputs.key(given)]
     )
     return Stages(shared, train, every, dry)
+
+
+def corpus_words(order: Order) -> tuple[str, ...]:
+    """What the corpus stage is asked: how many prompts, of what, and what they are judged by."""
+    chats = () if order.heads.chats is None else ("--chats", str(order.heads.chats))
+    measures = (word for path in _measures(order) for word in ("--suite", str(path)))
+    return ("--per-category", str(order.heads.prompts), *chats, *measures)
+
+
+def _measures(order: Order) -> tuple[Path, ...]:
+    """Every suite whose prompts no head may have seen."""
+    asked = (order.head_suite, order.suite, order.holdout)
+    return tuple(dict.fromkeys(path for path in asked if path is not None))
+
+
+def _content(order: Order) -> list[str]:
+    """Hashes of the files that a corpus depends on; HeadError for one that cannot be read."""
+    chats = () if order.heads.chats is None else (order.heads.chats,)
+    try:
+        return [archive.sha256(path) for path in (*chats, *_measures(order))]
+    except OSError as error:
+        raise HeadError(f"cannot read {error.filename}: {error.strerror}.") from None
 
 
 def _inputs(order: Order, lever: Lever, incumbent: Mapping[str, Any]) -> rehearsal.Inputs:

@@ -68,7 +68,7 @@ class Staging:
     def _proof(self, variant: VariantRow, manifest: Manifest) -> prove.Proof:
         known = measured(variant)
         assert known is not None
-        chats = prove.chats_of(self._order.suite)
+        chats = prove.chats_of(self._order.head_suite)
         wanted = prove.signature(known.rows, chats)
         staged = {
             "checkpoint": str(self._order.checkpoint),

@@ -133,7 +133,7 @@ def _signature(
 
 def _entries(named: Path, sha256: str) -> dict[str, Mapping[str, Any]]:
     """The prompts of a suite by id, from its own file or the shipped one; none if neither is it."""
-    shipped = suite.engine_assets() / "suites" / f"{suite.DEFAULT_SUITE}.json"
+    shipped = suite.embedded(suite.DEFAULT_SUITE)
     for path in (named, shipped):
         body = read_json(path)
         if body is not None and suite_sha256(body) == sha256:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -57,6 +58,23 @@ def test_a_recipe_of_which_every_head_would_fail_is_refused_before_anything_is_b
     assert words in " ".join(capsys.readouterr().err.split())
     assert not ledger.exists()
     start.check_recipe({"steps": 3}, MODEL, ENGINE)
+
+
+def test_chats_that_fill_no_corpus_are_refused_before_anything_is_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chats, ledger = tmp_path / "chats.jsonl", tmp_path / "l.db"
+    line = {"category": "reasoning", "messages": [{"role": "user", "content": "How far is it?"}],
+            "licence": "CC0-1.0", "source": "there"}  # fmt: skip
+    words = ["run", "--ledger", str(ledger), "--heads", "--head-chats", str(chats)]
+    for text, said in (
+        (json.dumps(line), "--head-chats: The category long_context gives 0 of 64"),
+        ("hello", "line 1, is no prompt with a licence and a source"),
+    ):
+        chats.write_text(text + "\n")
+        assert main(words) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+        assert [path.name for path in tmp_path.iterdir()] == ["chats.jsonl"]
 
 
 def test_a_ledger_keeps_the_first_configuration_it_began_with(tmp_path: Path) -> None:

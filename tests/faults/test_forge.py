@@ -23,7 +23,7 @@ from flywheel.box.clock import SystemClock
 from flywheel.box.lease import Lease, daemon_path, device_path
 from flywheel.cli.daemon import _end_live_runs
 from flywheel.display.panel import Display
-from flywheel.errors import LeaseBusy
+from flywheel.errors import HeadError, LeaseBusy
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop import handover, judge, plan, planned, rehearsal
@@ -121,6 +121,29 @@ def asked(tmp_path: Path) -> Order:
     trainer.write_text(TRAINER.replace("TOLD", str(tmp_path / "told")))
     heads = HeadOrder(command=(sys.executable, str(trainer)))
     return order(tmp_path, heads=heads, settings=replace(HEADS, attempts=1))
+
+
+def test_a_corpus_is_of_what_heads_are_judged_by_and_learn_from(
+    tmp_path: Path, asked: Order
+) -> None:
+    judged, chats = tmp_path / "judged.json", tmp_path / "chats.jsonl"
+    judged.write_text("{}")
+    chats.write_text("hello\n")
+    mine = replace(asked, heads=replace(asked.heads, suite=judged, chats=chats))
+    first = stages(mine, head("a"), {}).shared[0]
+    words = list(first.words)
+    assert words[words.index("--chats") + 1] == str(chats)
+    named = [words[i + 1] for i, word in enumerate(words) if word == "--suite"]
+    assert named == [str(judged), str(asked.suite)]
+    # What is made of other text lies elsewhere.
+    places = {first.out, stages(asked, head("a"), {}).shared[0].out}
+    for changed in (judged, chats):
+        changed.write_text("{} ")
+        places.add(stages(mine, head("a"), {}).shared[0].out)
+    assert len(places) == 4
+    chats.unlink()
+    with pytest.raises(HeadError, match=r"cannot read .*chats.jsonl"):
+        stages(mine, head("a"), {})
 
 
 def test_a_head_is_rehearsed_once_before_its_real_stages(tmp_path: Path, asked: Order) -> None:

@@ -74,16 +74,19 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
     whole["prompts"] = [p for p in whole["prompts"] if p["category"] in CATEGORIES][::3]
     short = tmp_path / "suite.json"
     short.write_text(json.dumps(whole))
+    # Levers of time have a suite of their own, which no head is judged on.
+    first = tmp_path / "first.json"
+    first.write_text(json.dumps({**whole, "prompts": whole["prompts"][:1]}))
     order = Order(
         ledger=tmp_path / "ledger.db",
         checkpoint=TINY,
-        suite=short,
-        prompts=tuple(p["id"] for p in whole["prompts"]),
+        suite=first,
+        prompts=(whole["prompts"][0]["id"],),
         max_new_tokens=201,
         settings=replace(HEADS, backoff_s=(0.0,)),
         timeout_s=900.0,
         first_config={"head": "bad"},
-        heads=HeadOrder(command=(sys.executable, str(trainer))),
+        heads=HeadOrder(command=(sys.executable, str(trainer)), suite=short),
     )
     ledger = Ledger.open(order.ledger)
     files = {kind: bad / kind for kind in archive.FILES}

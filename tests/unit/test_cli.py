@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flywheel import suite
-from flywheel.cli import app as cli, commands, levers as cli_levers
+from flywheel.cli import app as cli, commands, forging, levers as cli_levers
 from flywheel.cli.terminal import finite, sentence
 from flywheel.errors import FlywheelError, LeverError, UsageError
 from flywheel.ledger.store import Ledger
@@ -271,14 +272,54 @@ def test_a_session_of_heads_tells_of_no_other_levers(
     assert "Stopped" in capsys.readouterr().out
 
 
+GPU = {"backend": "triton"}
+
+
 def test_a_gpu_gives_heads_more_text_and_wider_steps_unless_told_otherwise() -> None:
-    on_host = commands.head_order({}, None, {}, 1)
+    on_host = forging.head_order({}, forging.Asked())
     assert (on_host.prompts, on_host.device, on_host.recipe) == (64, "cpu", {})
-    on_gpu = commands.head_order({"backend": "triton"}, None, {"steps": 5}, 3)
+    on_gpu = forging.head_order(GPU, forging.Asked(recipe='{"steps": 5}', at_once=3))
     assert (on_gpu.prompts, on_gpu.device, on_gpu.at_once) == (256, "cuda", 3)
     assert on_gpu.recipe["steps"] == 5
     assert on_gpu.recipe["anchors"] > 16
-    assert commands.head_order({"backend": "triton"}, 8, {}, 1).prompts == 8
+    assert forging.head_order(GPU, forging.Asked(prompts=8)).prompts == 8
+
+
+def test_heads_are_judged_on_a_long_suite_where_that_takes_minutes(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({"prompts": [{"id": "a"}]}))
+    long, held = suite.embedded(suite.DEFAULT_HEADS), suite.embedded(suite.DEFAULT_HOLDOUT)
+    asked = forging.Asked()
+    assert forging.head_order({}, asked).suite is None
+    assert forging.head_order(GPU, asked).suite == long
+    assert forging.head_order(GPU, asked, mine).suite is None
+    assert forging.holdout_of(asked, None) == held
+    assert forging.holdout_of(asked, mine) is None
+    # The embedded hold-out guards nothing but the embedded suites.
+    given = forging.Asked(suite=mine)
+    assert forging.head_order({}, given).suite == mine
+    assert forging.holdout_of(given, None) is None
+    assert forging.holdout_of(replace(given, holdout=held), mine) == held
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--head-suite", "none.json"), "there is no readable suite at"),
+        (("--head-chats", "none.jsonl"), "--head-chats: there is no file"),
+        (("--head-chats", "."), "--head-chats: there is no file"),
+        (("--heads", "--head-suite", "one.json"), "1 prompt of"),
+    ],
+)
+def test_what_heads_could_not_be_made_or_judged_by_is_refused_at_once(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.json").write_text(json.dumps({"prompts": [{"id": "a"}]}))
+    assert cli.main(["run", *words]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["one.json"]
 
 
 def test_heads_and_only_other_levers_are_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +117,9 @@ def test_the_report_of_heads_tells_of_tau_and_of_their_training(ledger: Ledger) 
     measure(ledger, plan.next_step(see(ledger), [head("head.b", anchor=0.0)]), steady)
     document = build(Scope(see(ledger)), Around("nothing"))
     one = ladder(see(ledger))[0]
+    # What its prompts could have shown is less than what they showed, and never under the bar.
+    assert one.least_rise_percent is not None
+    assert 3.5 <= one.least_rise_percent < math.expm1(one.gain.mean) * 100
     assert document.incumbent.text == f"tau {one.tau:.3f} with head.a-v0001"
     assert document.gain.text.startswith(f"tau {percent(one.gain)} a prompt against the frozen")
     assert "2 heads of 2 min of training" in document.cost.text

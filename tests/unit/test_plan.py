@@ -232,7 +232,8 @@ def test_a_lever_that_cannot_reach_the_bar_is_closed_without_a_run(tmp_path: Pat
 def test_no_head_is_trained_where_the_prompts_could_see_nothing_of_it(tmp_path: Path) -> None:
     head = lever("head", {"head": {}}, kind="head", metric="tau")
     ledger = fresh(tmp_path, replace(QUICK, budget=150))
-    drive(ledger, [lever("timed", {"x": 1}), head], World(), kinds=(*KINDS, "head"))
+    drive(ledger, [lever("timed", {"x": 1}), head], World(), kinds=(*KINDS, "head"),
+          head_prompts=2)  # fmt: skip
     variant = next(v for v in see(ledger).variants if v.lever.name == "head")
     assert (variant.decision.code, variant.blocks) == ("unresolvable", ())
     assert variant.decision.sentence == "unresolvable here: 2 prompts could see nothing of a head"

@@ -12,7 +12,15 @@ from hypothesis import given, strategies as st
 
 from engine import suite
 from engine.errors import ConfigError
-from engine.suite import CATEGORIES, PLANS, Suite, counted, distinct_4gram
+from engine.suite import (
+    CATEGORIES,
+    HEADS_PLAN,
+    PLANS,
+    SHIPPED,
+    Suite,
+    counted,
+    distinct_4gram,
+)
 from engine.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(suite.ASSETS / "tiny-v4")
@@ -104,7 +112,7 @@ def test_selection_keeps_the_order_asked_for() -> None:
         loaded.select(["poetry-0"])
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.name)
+@pytest.mark.parametrize("plan", SHIPPED, ids=lambda p: p.name)
 def test_shipped_suites_cover_all_categories_in_order(plan: suite.Plan) -> None:
     loaded = Suite.load(plan.path)
     seen = list(dict.fromkeys(p.category for p in loaded.prompts))
@@ -116,7 +124,7 @@ def test_shipped_suites_cover_all_categories_in_order(plan: suite.Plan) -> None:
         assert len(ids) <= 1400, "a prompt must leave room for its answer in 2048 tokens"
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.name)
+@pytest.mark.parametrize("plan", SHIPPED, ids=lambda p: p.name)
 def test_shipped_prompts_are_the_generated_ones(plan: suite.Plan) -> None:
     generated = suite.generate(plan, TOKENIZER)
     assert len(generated.prompts) == plan.per_category * len(CATEGORIES) - len(plan.left_out)
@@ -134,6 +142,15 @@ def test_suites_share_no_prompt() -> None:
     first, second = (Suite.load(plan.path) for plan in PLANS)
     asked = [json.dumps(p.messages, sort_keys=True) for s in (first, second) for p in s.prompts]
     assert len(set(asked)) == len(asked)
+
+
+def test_heads_are_judged_on_the_suite_and_more_of_its_kind() -> None:
+    short, held, long = (
+        {(p.category, json.dumps(p.messages)) for p in Suite.load(plan.path).prompts}
+        for plan in (*PLANS, HEADS_PLAN)
+    )
+    assert short < long
+    assert not held & long
 
 
 def test_a_written_suite_reads_back_the_same(tmp_path: Path) -> None:

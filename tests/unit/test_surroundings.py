@@ -81,6 +81,13 @@ def test_a_foreign_process_contaminates_and_the_first_finding_stays() -> None:
     assert joined.evidence()["throttles"] == ["hardware thermal slowdown"]
 
 
+def test_an_engine_that_has_ended_and_is_still_on_the_device_is_our_own() -> None:
+    gone = replace(identity.current(), pid=2**22, start_ticks=1)
+    ended = around((on_device(GpuProcess(2**22, "python3", 6 << 30)),))
+    ended.look(RunState("running", identity.current(), gone, None))
+    assert ended.contamination is None
+
+
 def test_heat_voids_a_run_and_a_power_limit_does_not() -> None:
     capped = around((gpu(throttle_bits=0x04, sm_clock_mhz=1500, power_w=700.0),))
     capped.look(RUNNING)

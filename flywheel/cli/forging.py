@@ -1,0 +1,104 @@
+"""How `flywheel run` is asked to make heads, and what of that is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flywheel import suite
+from flywheel.box.clock import count
+from flywheel.cli import start
+from flywheel.errors import UsageError
+from flywheel.heads.judge import sees_nothing
+from flywheel.loop.order import HEADS_COMMAND, HeadOrder, Order, usual_heads
+from flywheel.loop.stages import corpus_words
+from flywheel.statistics.campaign import Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of `flywheel run` about heads, as they are given."""
+
+    suite: Path | None = None
+    holdout: Path | None = None
+    chats: Path | None = None
+    prompts: int | None = None
+    recipe: str = "{}"
+    at_once: int = 1
+
+
+def head_order(
+    config: Mapping[str, object],
+    asked: Asked,
+    suite_file: Path | None = None,
+    command: tuple[str, ...] = HEADS_COMMAND,
+) -> HeadOrder:
+    """How heads are made beside a configuration: as usual on its device, but for what is said."""
+    usual = usual_heads("cuda" if config.get("backend") == "triton" else "cpu")
+    return replace(
+        usual,
+        prompts=asked.prompts or usual.prompts,
+        recipe={**usual.recipe, **recipe_of(asked.recipe)},
+        at_once=asked.at_once,
+        command=command,
+        suite=suite_of(asked, suite_file, usual.device),
+        chats=None if asked.chats is None else chats_of(asked.chats),
+    )
+
+
+def suite_of(asked: Asked, suite_file: Path | None, device: str) -> Path | None:
+    """What heads are judged on where it is not the suite of the other levers."""
+    if asked.suite is not None:
+        return suite.load(asked.suite.expanduser().resolve()).path
+    if suite_file is not None or device != "cuda":
+        return None
+    return suite.embedded(suite.DEFAULT_HEADS)
+
+
+def holdout_of(asked: Asked, suite_file: Path | None) -> Path | None:
+    """The hold-out's file: the one given, else the embedded one beside the embedded suites."""
+    if asked.holdout is not None:
+        return suite.load(asked.holdout.expanduser().resolve()).path
+    if suite_file is not None or asked.suite is not None:
+        return None
+    return suite.embedded(suite.DEFAULT_HOLDOUT)
+
+
+def chats_of(path: Path) -> Path:
+    """The file of chats, absolute; UsageError where there is none."""
+    found = path.expanduser().resolve()
+    if not found.is_file():
+        raise UsageError(f"--head-chats: there is no file {found}.")
+    return found
+
+
+def recipe_of(text: str) -> dict[str, object]:
+    """The JSON object of `--head-recipe`; what its fields mean is the trainer's business."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--head-recipe is not valid JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise UsageError("--head-recipe must be a JSON object.")
+    return value
+
+
+def check(order: Order, asked: Asked) -> None:
+    """Raise UsageError for a recipe or chats that every head of the night would fail of."""
+    if recipe := recipe_of(asked.recipe):
+        start.check_recipe(recipe, order.checkpoint, order.fields)
+    if order.heads.chats is not None:
+        words = (*order.heads.command, "corpus", "--checkpoint", str(order.checkpoint))
+        start.check_corpus((*words, *corpus_words(order)))
+
+
+def check_sight(order: Order) -> None:
+    """Raise UsageError where heads are asked for over too few prompts to tell any from another."""
+    prompts = suite.load(order.head_suite).ids
+    if sees_nothing(len(prompts), Budget(order.settings).alpha_t):
+        raise UsageError(
+            f"{count(len(prompts), 'prompt')} of {order.head_suite} could see nothing of a head; "
+            "a few of each category could."
+        )
