@@ -115,10 +115,14 @@ class Forward:
         tokens = torch.full_like(window[..., : len(slots)], g.dspark_noise_token_id)
         tokens = torch.cat((ids.gather(1, anchors + 1)[..., None], tokens[..., 1:]), -1)
         streams = self._spread(embedding(tokens, weights.embed))
-        batch = torch.arange(ids.shape[0], device=ids.device)[:, None, None]
+        # Rows are looked up in those of all sequences: the gradient of `embedding` is summed faster
+        # than that of an index, and to the same bits.
+        first_rows = torch.arange(ids.shape[0], device=ids.device) * taps.shape[1]
+        window = window + first_rows[:, None, None]
         for stage in w.stages:
             x, post, comb = self._plain.enter(streams, stage.hc_attn, stage.attn_norm)
-            context = self._plain.rows(main, stage.attention, context_at)[batch, window]
+            known = self._plain.rows(main, stage.attention, context_at)
+            context = embedding(window, known.flatten(0, 1))
             own = self._plain.rows(x, stage.attention, at)
             rows = torch.cat((context, own), -2)  # [B, A, W + S, hd]
             queries = self._plain.queries(x, stage.attention, at)
