@@ -1,7 +1,8 @@
-"""Draft heads: recipes that differ from the default one in exactly one thing.
+"""Draft heads: each changes exactly one thing of the recipe that the incumbent was trained by.
 
-The default is trained from the checkpoint's own head on the target's own answers: cross-entropy and
-total variation 0.1 / 0.9, deficit weighting, an anchor of 0.1, half of the captured corpus.
+Before any is promoted that is the default one, from the checkpoint's own head on the target's own
+answers: cross-entropy and total variation 0.1 / 0.9, deficit weighting, an anchor of 0.1, half of
+the captured corpus.
 """
 
 from __future__ import annotations

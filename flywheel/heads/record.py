@@ -13,6 +13,7 @@ from flywheel.heads import archive
 from flywheel.ledger import models
 from flywheel.ledger.store import Ledger
 
+START = "start"
 _TOLD = (
     "recipe", "steps", "blocks", "sequences", "seconds", "machine", "capture_sha256",
     "start_sha256", "equivalence", "trained_tensors", "trained_parameters", "without_gradient",
@@ -26,6 +27,20 @@ def about(metrics: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     training = {name: metrics[name] for name in _TOLD if name in metrics}
     ends = {"first": history[0], "last": history[-1]} if history else {}
     return {**more, "training": {**training, **ends}}
+
+
+def changes(card: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a head's recipe changes of the usual one: its lever, on top of its incumbent's.
+
+    Empty for a head that was trained by hand, of which only its weights are known.
+    """
+    lever = card.get("lever") or {}
+    return {**lever.get("base", {}), **of_recipe(lever.get("recipe", {}))}
+
+
+def of_recipe(change: Mapping[str, Any]) -> dict[str, Any]:
+    """What a lever changes of the recipe; where training starts from is not a part of it."""
+    return {name: value for name, value in change.items() if name != START}
 
 
 def keep(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flywheel.best import Best, engine_part
+from flywheel.heads import record
 from flywheel.ledger.rows import SteeringRow, VariantRow, View
 from flywheel.lever import Lever, canonical
 from flywheel.patch.chain import chain
@@ -105,11 +106,22 @@ def _one(
         return Ineligible(lever, f"{lever.name} is already in the incumbent")
     if lever.kind == "patch" and value in {p.diff_sha256 for p in chain(view, best.config)}:
         return Ineligible(lever, f"{lever.name} is already in the incumbent")
+    if lever.kind == "head" and _trained(view, best.config.get("head"), value):
+        return Ineligible(lever, f"{lever.name} is already in the incumbent")
     if any(v.waiting and v.lever.identity == lever.identity for v in view.variants):
         return Ineligible(lever, f"{lever.name} passed its screen and waits to be confirmed")
     past = [v for v in view.variants if v.purpose == "lever" and v.decision is not None
             and v.lever.identity == lever.identity]
     return _after(view, lever, past[-1], best) if past else Candidate(lever)
+
+
+def _trained(view: View, head: object, change: Any) -> bool:
+    """Whether the incumbent `head` was trained by the very recipe that a lever makes of its own."""
+    card = next((row.card for row in view.heads if row.name == head), None)
+    if card is None or not card.get("lever") or record.START in change:
+        return False
+    known = record.changes(card)
+    return canonical({**known, **record.of_recipe(change)}) == canonical(known)
 
 
 def _lacking(lever: Lever, resolved: Mapping[str, Any]) -> str | None:

@@ -21,7 +21,7 @@ from flywheel.lever import Lever
 from flywheel.loop.attend import Attended, attend
 from flywheel.loop.order import Order
 from flywheel.loop.result import Failure
-from flywheel.loop.stages import Stage, Stages, stages
+from flywheel.loop.stages import Stage, Stages, base_of, stages
 from flywheel.loop.step import NextBlock
 from flywheel.loop.wishes import Wish
 from flywheel.loop.workshop import Workshop
@@ -62,8 +62,12 @@ class Forge:
         name = str(step.candidate["head"])
         if self._known(name):
             return None
-        mine = stages(self._order, step.lever, step.incumbent)
-        beside = [stages(self._order, lever, step.incumbent) for lever in others]
+        try:
+            mine, *beside = (
+                stages(self._order, lever, step.incumbent) for lever in (step.lever, *others)
+            )
+        except FlywheelError as error:
+            return Failure("not_begun", str(error))
         archived = (self._order.archive / name).is_dir()
         if not archived and (ended := self._carry_out(mine, beside)) is not None:
             return ended
@@ -225,6 +229,7 @@ class Forge:
             lever={
                 "name": step.lever.name, "identity": step.lever.identity,
                 "recipe": step.lever.change["head"], "claim": step.lever.claim,
+                "base": base_of(self._order, step.incumbent),
             },
             variant=step.variant_id,
             stages={

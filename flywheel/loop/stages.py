@@ -14,7 +14,7 @@ from typing import Any
 from flywheel.box import host
 from flywheel.errors import HeadError
 from flywheel.files import read_json
-from flywheel.heads import archive
+from flywheel.heads import archive, record
 from flywheel.lever import Lever, canonical, fingerprint
 from flywheel.loop import rehearsal
 from flywheel.loop.order import Order
@@ -123,13 +123,19 @@ def _content(order: Order) -> list[str]:
         raise HeadError(f"cannot read {error.filename}: {error.strerror}.") from None
 
 
+def base_of(order: Order, incumbent: Mapping[str, Any]) -> dict[str, Any]:
+    """What the incumbent's own recipe changes of the usual one: levers change one thing more."""
+    head = incumbent.get("head")
+    return {} if head is None else record.changes(archive.card_of(order.archive, str(head)))
+
+
 def _inputs(order: Order, lever: Lever, incumbent: Mapping[str, Any]) -> rehearsal.Inputs:
     asked = lever.change["head"]
     assert isinstance(asked, dict)
-    changed = {name: value for name, value in asked.items() if name != "start"}
-    start = incumbent.get("head") if asked.get("start") == "incumbent" else None
+    recipe = {**order.heads.recipe, **base_of(order, incumbent), **record.of_recipe(asked)}
+    start = incumbent.get("head") if asked.get(record.START) == "incumbent" else None
     return rehearsal.Inputs(
-        str(order.checkpoint), order.heads, {**order.heads.recipe, **changed},
+        str(order.checkpoint), order.heads, recipe,
         None if start is None else order.archive / str(start),
         {name: incumbent[name] for name in _SAYS if name in incumbent},
     )

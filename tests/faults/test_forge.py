@@ -24,6 +24,7 @@ from flywheel.box.lease import Lease, daemon_path, device_path
 from flywheel.cli.daemon import _end_live_runs
 from flywheel.display.panel import Display
 from flywheel.errors import HeadError, LeaseBusy
+from flywheel.heads import archive
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
 from flywheel.loop import handover, judge, plan, planned, rehearsal
@@ -144,6 +145,34 @@ def test_a_corpus_is_of_what_heads_are_judged_by_and_learn_from(
     chats.unlink()
     with pytest.raises(HeadError, match=r"cannot read .*chats.jsonl"):
         stages(mine, head("a"), {})
+
+
+def test_a_head_changes_one_thing_of_the_recipe_of_the_incumbent(
+    tmp_path: Path, asked: Order
+) -> None:
+    def trained_by(lever: Lever, incumbent: str | None) -> dict[str, Any]:
+        words = stages(mine, lever, {} if incumbent is None else {"head": incumbent}).train.words
+        recipe = json.loads(words[words.index("--recipe") + 1])
+        assert isinstance(recipe, dict)
+        return recipe
+
+    mine = replace(asked, heads=replace(asked.heads, recipe={"steps": 9, "batch": 2}))
+    files = {kind: tmp_path / kind for kind in archive.FILES}
+    for path in files.values():
+        path.write_text("{}")
+    for name, lever in (
+        ("second", {"base": {"share": 1.0}, "recipe": {"steps": 50, "start": "incumbent"}}),
+        ("by-hand", None),
+    ):
+        archive.archive(asked.archive, name, files, {"lever": lever}, now_utc="2026-11-28")
+    assert trained_by(head("a", rate=0.5), None) == {"steps": 9, "batch": 2, "rate": 0.5}
+    assert trained_by(head("a", rate=0.5), "second") == {
+        "steps": 50, "batch": 2, "share": 1.0, "rate": 0.5,
+    }  # fmt: skip
+    assert trained_by(head("a", steps=7), "second")["steps"] == 7
+    assert trained_by(head("a", rate=0.5), "by-hand") == trained_by(head("a", rate=0.5), None)
+    with pytest.raises(HeadError, match="holds no readable head gone"):
+        trained_by(head("a"), "gone")
 
 
 def test_a_head_is_rehearsed_once_before_its_real_stages(tmp_path: Path, asked: Order) -> None:

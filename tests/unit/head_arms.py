@@ -84,8 +84,10 @@ def see(ledger: Ledger) -> View:
         return views.load(connection)
 
 
-def forged(ledger: Ledger, name: str, variant_id: str | None = None) -> None:
-    """An archived head of that name, made of nothing."""
+def forged(
+    ledger: Ledger, name: str, variant_id: str | None = None, change: object = None
+) -> None:
+    """An archived head of that name, made of nothing; by hand, or by a lever's `change`."""
     folder = ledger.path.parent / "made"
     folder.mkdir(exist_ok=True)
     for kind in archive.FILES:
@@ -93,14 +95,15 @@ def forged(ledger: Ledger, name: str, variant_id: str | None = None) -> None:
     metrics = {"recipe": {"anchor": 0.1}, "steps": 3, "seconds": 60.0, "history": [{"loss": 1.0}]}
     recording.keep(
         ledger, archive.root_of(ledger.path), name, {k: folder / k for k in archive.FILES},
-        recording.about(metrics, start="stock"), now_utc=NOW, variant_id=variant_id,
+        recording.about(metrics, start="stock", lever={"recipe": change} if change else None),
+        now_utc=NOW, variant_id=variant_id,
     )  # fmt: skip
 
 
 def measure(ledger: Ledger, step: plan.Step, candidate: Rounds) -> judge.Entered:
     assert isinstance(step, plan.NextBlock)
     planned.plan_block(ledger, step, now_utc=NOW)
-    forged(ledger, str(step.candidate["head"]), step.variant_id)
+    forged(ledger, str(step.candidate["head"]), step.variant_id, step.lever.change["head"])
     made = measured_with(candidate, f"r{step.block_id[1:]}", step.seed)
     manifest = manifest_of(made, block_id=step.block_id)
     arms = [dict(a) for a in manifest.config["arms"]]

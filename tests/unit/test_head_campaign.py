@@ -24,7 +24,7 @@ from flywheel.ledger.rebuild import rebuild
 from flywheel.ledger.replay import replay
 from flywheel.ledger.store import Ledger, log_text as log_of
 from flywheel.loop import entry, judge, plan, planned
-from flywheel.loop.eligible import Candidate
+from flywheel.loop.eligible import Candidate, admit
 from flywheel.loop.order import best_json, write_best
 from flywheel.loop.ranking import ranked
 from flywheel.loop.readjudicate import readjudicate
@@ -110,6 +110,20 @@ def test_the_next_head_is_measured_against_the_promoted_one(ledger: Ledger) -> N
     step = plan.next_step(see(ledger), [head("head.b", anchor=0.0)])
     assert isinstance(step, plan.NextBlock)
     assert step.incumbent == {"head": first}
+
+
+def test_a_recipe_that_the_incumbent_was_trained_by_is_no_lever(ledger: Ledger) -> None:
+    promoted(ledger, head("head.a", share=1.0))
+    others = (
+        head("same", share=1.0), head("usual"), head("more", rate=0.003),
+        head("on", share=1.0, start="incumbent"),
+    )  # fmt: skip
+    view = see(ledger)
+    ready, refused = admit(view, others, best_of.fold(view), {}, ("head",))
+    assert [one.lever.name for one in ready] == ["more", "on"]
+    assert [one.reason for one in refused] == [
+        "same is already in the incumbent", "usual is already in the incumbent",
+    ]  # fmt: skip
 
 
 def test_the_report_of_heads_tells_of_tau_and_of_their_training(ledger: Ledger) -> None:
