@@ -225,7 +225,8 @@ def run(
         checkpoint=checkpoint,
         suite_file=suite_file,
         forged=forging.Asked(
-            head_suite, holdout, head_chats, head_prompts, head_recipe, heads_at_once
+            suite=head_suite, holdout=holdout, chats=head_chats, prompts=head_prompts,
+            recipe=head_recipe, at_once=heads_at_once,
         ),
         heads=heads,
         budget_hours=budget_hours,

@@ -383,6 +383,10 @@ class View:
                 return row
         raise KeyError(variant_id)
 
+    def card_of(self, head: object) -> Mapping[str, Any] | None:
+        """The card of an archived head; None for what is no name of one."""
+        return next((row.card for row in self.heads if row.name == head), None)
+
     def block(self, block_id: str) -> BlockRow:
         """The block of that id; KeyError when there is none."""
         for row in self.blocks():

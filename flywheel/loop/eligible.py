@@ -117,7 +117,7 @@ def _one(
 
 def _trained(view: View, head: object, change: Any) -> bool:
     """Whether the incumbent `head` was trained by the very recipe that a lever makes of its own."""
-    card = next((row.card for row in view.heads if row.name == head), None)
+    card = view.card_of(head)
     if card is None or not card.get("lever") or record.START in change:
         return False
     known = record.changes(card)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flywheel.best import headline, level
+from flywheel.heads import record
 from flywheel.ledger.rows import DecisionRow, VariantRow, View
 from flywheel.lever import Lever
 from flywheel.loop.eligible import admit
@@ -32,7 +33,7 @@ RULES = (
     "The same change under another name is a duplicate and is refused.",
     f"These fields are no levers: {', '.join(NOT_LEVERS)}.",
     "A sweep gives a field several values, or two ends to search between; its best is confirmed.",
-    "A head is a recipe that differs from the default one in one thing.",
+    "A head changes one thing of the recipe that the incumbent was trained by.",
     "A patch is a unified diff against the revision that is checked out, of "
     f"{', '.join(ALLOWED)} alone: never a test, an oracle, or what measures.",
     "A prediction decides nothing but the order; whoever is wrong twofold has that on record.",
@@ -83,6 +84,7 @@ def _incumbent(grounds: Grounds) -> dict[str, Any]:
     found: dict[str, Any] = {
         "config": grounds.resolved, "first_config": dict(best.first_config),
         "promotions": [f"D{number}" for number in best.promotions],
+        "recipe_changes": _recipe_changes(view, best.config.get("head")),
     }  # fmt: skip
     newest = next((b for b in reversed(view.blocks())
                    if b.estimate is not None and b.estimate.metric != "tau"), None)  # fmt: skip
@@ -99,6 +101,12 @@ def _incumbent(grounds: Grounds) -> dict[str, Any]:
             "mean": gain_fraction(band.mean), "low": _gain(band.low), "high": _gain(band.high)
         }
     return found
+
+
+def _recipe_changes(view: View, head: object) -> dict[str, Any] | None:
+    """What the incumbent head's recipe changes of the usual one; None for the checkpoint's own."""
+    card = view.card_of(head)
+    return None if card is None else record.changes(card)
 
 
 def _profile(document: Mapping[str, Any]) -> dict[str, Any] | None:

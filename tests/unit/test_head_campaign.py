@@ -121,6 +121,7 @@ def test_a_recipe_that_the_incumbent_was_trained_by_is_no_lever(ledger: Ledger) 
     view = see(ledger)
     ready, refused = admit(view, others, best_of.fold(view), {}, ("head",))
     assert [one.lever.name for one in ready] == ["more", "on"]
+    assert view.card_of(None) is None
     assert [one.reason for one in refused] == [
         "same is already in the incumbent", "usual is already in the incumbent",
     ]  # fmt: skip

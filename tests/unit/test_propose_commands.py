@@ -84,6 +84,7 @@ def test_the_brief_can_be_looked_at(box: Path, capsys: pytest.CaptureFixture[str
     assert found["fields"]["threads"]["range"] == [0, 1024]
     assert "numerics" not in found["fields"]
     assert found["incumbent"]["promotions"]
+    assert found["incumbent"]["recipe_changes"] is None
     assert found["schema"]["properties"]["levers"]["maxItems"] == found["limits"]["levers"]
 
 
