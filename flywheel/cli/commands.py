@@ -137,7 +137,9 @@ def run(
         first_config=first_config,
         holdout=forging.holdout_of(forged, suite_file),
         heads=forging.head_order(
-            first_config, forged, suite_file, command_from(HEADS_VARIABLE, HEADS_COMMAND)
+            # A night that goes on need not say again what the first began with.
+            cli_start.first_of(path) or first_config, forged, suite_file,
+            command_from(HEADS_VARIABLE, HEADS_COMMAND),
         ),
         server_command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
         patches=patch_order(gate_workers, gate_minutes, device_tests),

@@ -23,7 +23,7 @@ def check(
 
     `command` is the engine's that knows its fields. Where it does not answer, the first run will.
     """
-    begun = _first_of(ledger)
+    begun = first_of(ledger)
     if begun is None:
         _ask(_about(command, "--check", best.engine_part(asked), checkpoint), "--start")
         return
@@ -54,7 +54,7 @@ def _about(
     return (*command, option, json.dumps(asked), "--checkpoint", str(checkpoint))
 
 
-def _first_of(ledger: Path) -> Mapping[str, object] | None:
+def first_of(ledger: Path) -> Mapping[str, object] | None:
     """The frozen first configuration; None for a new ledger."""
     if not ledger.exists():
         return None

@@ -15,8 +15,9 @@ from flywheel.cli import app as cli, commands, forging, levers as cli_levers
 from flywheel.cli.terminal import finite, sentence
 from flywheel.errors import FlywheelError, LeverError, UsageError
 from flywheel.ledger.store import Ledger
-from flywheel.loop import glance
-from flywheel.loop.order import Session
+from flywheel.loop import glance, planned
+from flywheel.loop.order import Order, Session
+from flywheel.statistics.campaign import HEADS
 
 
 def flywheel(*words: str) -> int:
@@ -300,6 +301,26 @@ def test_heads_are_judged_on_a_long_suite_where_that_takes_minutes(tmp_path: Pat
     assert forging.head_order({}, given).suite == mine
     assert forging.holdout_of(given, None) is None
     assert forging.holdout_of(replace(given, holdout=held), mine) == held
+
+
+def test_a_night_that_goes_on_makes_heads_where_the_first_one_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orders: list[Order] = []
+
+    def run(order: Order, *_: object, **__: object) -> Session:
+        orders.append(order)
+        return Session("", reason="spent")
+
+    monkeypatch.setattr(commands.daemon, "run", run)
+    monkeypatch.setattr(commands, "_document", lambda *_: None)
+    ledger = Ledger.open("ledger.db")
+    planned.open_campaign(ledger, HEADS, start=GPU, box="b", now_utc="2026-11-28T22:00:00Z")
+    ledger.close()
+    assert flywheel("run", "--heads") == 0
+    assert flywheel("run", "--heads", "--ledger", "new.db") == 0
+    assert [order.heads.device for order in orders] == ["cuda", "cpu"]
+    assert "Stopped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
