@@ -52,18 +52,18 @@ def measured(device: str, repeats: int = 7) -> Ceiling:
 
         name = torch.cuda.get_device_name()
         return Ceiling.of(ceilings_gb_s(repeats=repeats), f"a plain read on {name}, same call")
-    rates = {size: _cpu_gb_s(size, repeats) for size in _CPU_SIZES}
+    source = torch.ones(_CPU_BYTES // 4)
+    rates = {size: _cpu_gb_s(source.view(-1, size // 4), repeats) for size in _CPU_SIZES}
     threads = torch.get_num_threads()
     return Ceiling.of(rates, f"a float32 sum on {threads} thread(s), same call")
 
 
-def _cpu_gb_s(size_bytes: int, repeats: int) -> float:
-    words = size_bytes // 4
-    source = torch.ones(_CPU_BYTES // size_bytes, words)
+def _cpu_gb_s(rows: torch.Tensor, repeats: int) -> float:
+    """GB/s at which [launches, words] float32 is read, a row a launch."""
     times_ns = []
     for _ in range(repeats):
         started = time.perf_counter_ns()
-        for row in source:
+        for row in rows:
             row.sum()
         times_ns.append(time.perf_counter_ns() - started)
-    return source.numel() * 4 / statistics.median(times_ns)
+    return rows.numel() * 4 / statistics.median(times_ns)

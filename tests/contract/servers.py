@@ -12,10 +12,11 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 HERE = Path(__file__).parent
 
@@ -29,10 +30,14 @@ class Running:
 
     def client(self) -> openai.OpenAI:
         """The official client, which by itself would hide errors behind retries."""
+        import openai  # seconds, which whoever only hands tests out need not spend
+
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
     def anthropic(self) -> anthropic.Anthropic:
         """The same for Anthropic's."""
+        import anthropic
+
         return anthropic.Anthropic(base_url=self.url, api_key="none", max_retries=0, timeout=60)
 
     def get(self, path: str) -> tuple[int, dict[str, Any]]:

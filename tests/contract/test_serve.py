@@ -31,6 +31,8 @@ from engine.server.deployment import EMBEDDED
 from flywheel.box.clock import utc_text
 from flywheel.heads import archive, record
 from flywheel.ledger.store import Ledger
+from flywheel.loop import epoch, planned
+from flywheel.statistics.campaign import QUICK
 
 pytestmark = pytest.mark.slow
 LIAR = (sys.executable, str(HERE / "lying_server.py"))
@@ -62,13 +64,6 @@ def done(home: Home, *words: str) -> None:
     """Carry out one flywheel command to its good end."""
     subprocess.run(home.command(*words), env=home.environment, cwd=home.folder, check=True,
                    capture_output=True, timeout=250)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    one = made(tmp_path_factory.mktemp("home"))
-    done(one, "run", "--quick", "--budget-runs", "1")
-    return one
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +131,50 @@ def serving(home: Home, *words: str, **environment: str) -> Iterator[Serving]:
     finally:
         if one.process.poll() is None:
             one.end()
+
+
+@dataclass(frozen=True)
+class Night:
+    """A host of a campaign without a run: it worked a night of one, and served what that left."""
+
+    home: Home
+    away: tuple[dict[str, Any], ...]  # what /health said meanwhile
+    line: str
+    health: dict[str, Any]
+    code: int
+    said: str
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
+    one = made(tmp_path_factory.mktemp("home"))
+    ledger = Ledger.open(one.folder / "l.db")
+    planned.open_campaign(ledger, QUICK, start={}, box=epoch.box(), now_utc=utc_text())
+    ledger.close()
+    now = datetime.now()
+    window = f"{now - timedelta(minutes=1):%H:%M}-{now + timedelta(minutes=30):%H:%M}"
+    away: list[dict[str, Any]] = []
+    with serving(one, "--run-window", window, "--", "--quick", "--budget-runs", "1") as host:
+
+        def look() -> None:
+            while host.process.poll() is None and host.get("/health")[0] != 200:
+                if (body := host.get("/health")[1]).get("status") == "away":
+                    away.append(body)
+                time.sleep(0.1)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        line = host.line()
+        thread.join(30)
+        health = host.get("/health")[1]
+        code, said = host.end()
+    return Night(one, tuple(away), line, health, code, said)
+
+
+@pytest.fixture(scope="module")
+def home(night: Night) -> Home:
+    """What that night left: one run of the first configuration."""
+    return night.home
 
 
 def test_it_is_proven_and_named_before_anybody_is_answered(home: Home) -> None:
@@ -289,26 +328,12 @@ def test_a_stream_is_drained_before_the_end(home: Home) -> None:
         assert one.end()[0] == 0
 
 
-def test_it_hands_over_works_and_serves_what_is_best_then(home: Home) -> None:
-    now = datetime.now()
-    window = f"{now - timedelta(minutes=1):%H:%M}-{now + timedelta(minutes=30):%H:%M}"
-    away: list[dict[str, Any]] = []
-    with serving(home, "--run-window", window, "--", "--quick", "--budget-runs", "1") as one:
-
-        def look() -> None:
-            while one.process.poll() is None and one.get("/health")[0] != 200:
-                if (body := one.get("/health")[1]).get("status") == "away":
-                    away.append(body)
-                time.sleep(0.1)
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        assert "serving at" in one.line()
-        thread.join(30)
-        assert one.get("/health")[1]["status"] == "ok"
-        code, said = one.end()
-    assert code == 0
-    assert "handing the device over until" in said
-    assert "flywheel run worked for" in said
-    assert away
-    assert "optimising" in away[0]["message"]
+def test_it_hands_over_works_and_serves_what_is_best_then(night: Night) -> None:
+    assert "serving at" in night.line
+    assert "every acceptance as in run r00001" in night.line
+    assert night.health["status"] == "ok"
+    assert night.code == 0
+    assert "handing the device over until" in night.said
+    assert "flywheel run worked for" in night.said
+    assert night.away
+    assert "optimising" in night.away[0]["message"]

@@ -12,6 +12,14 @@ from boxes import Box
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _lean_gates() -> Iterator[None]:
+    """A patch's tests here draw no examples: the plugins for that take two thirds of a start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_ADDOPTS", "-p no:schemathesis -p no:hypothesispytest")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLYWHEEL_LEASE", str(tmp_path / "device.lock"))
