@@ -27,6 +27,7 @@ from flywheel.cli.terminal import (
     console,
     emit,
     error_console,
+    named_path,
     open_ledger,
     sentence,
 )
@@ -142,9 +143,9 @@ def run(
         server_command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
         patches=patch_order(gate_workers, gate_minutes, device_tests),
     )
-    forging.check(order, forged)
     if heads:
-        forging.check_sight(order)
+        forging.check_judges(order)
+    forging.check(order, forged)
     clock = SystemClock()
     began_s = clock.monotonic_s()
     # With --json the page is for nobody, but the lines are still worth having on stderr.
@@ -235,7 +236,7 @@ def checkpoint_path(given: Path | None) -> Path:
     if given is not None and synthetic.name_of(given) is not None:
         synthetic.check(given)
         return given
-    return (given or suite.engine_assets() / "tiny-v4").expanduser().resolve()
+    return named_path(given or suite.engine_assets() / "tiny-v4", "--checkpoint")
 
 
 def first(fields: list[str], model: Path) -> dict[str, object]:
@@ -259,7 +260,7 @@ def first(fields: list[str], model: Path) -> dict[str, object]:
 
 def suite_path(given: Path | None) -> Path:
     """The suite's file, absolute."""
-    return (given or suite.embedded(suite.DEFAULT_SUITE)).expanduser().resolve()
+    return named_path(given or suite.embedded(suite.DEFAULT_SUITE), "--suite")
 
 
 def patch_order(workers: int, minutes: float, device_tests: str) -> PatchOrder:

@@ -23,6 +23,7 @@ from flywheel.cli.terminal import (
     console,
     emit,
     ledger_path,
+    named_path,
     open_ledger,
 )
 from flywheel.errors import UsageError
@@ -297,7 +298,7 @@ def _pack(path: Path, view: View, head: Standing, out: Path, *, json_: bool) -> 
     from flywheel.heads import archive, pack as packing
 
     made = packing.pack(
-        archive.root_of(path), head.name, out.expanduser().resolve(),
+        archive.root_of(path), head.name, named_path(out, "--out"),
         readme=_card(path, view, head), measured=_measured(view, head),
     )  # fmt: skip
     if json_:

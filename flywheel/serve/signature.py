@@ -23,7 +23,6 @@ from flywheel.run.record import Point, RunRecord
 
 PROMPTS = 2  # of a run: more would show nothing that one in two categories does not
 LOOKED_AT = 20  # runs, the newest first
-_ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +153,11 @@ def _prompts(
     seen: set[str] = set()
     for point in record.points:
         entry = known.get(point.prompt)
-        if point.arm != arm or point.category in seen or entry is None or not _plain(entry):
+        if point.arm != arm or point.category in seen or entry is None:
+            continue
+        if not suite.askable(entry):
             continue
         seen.add(point.category)
         yield Prompt(point, tuple(entry["messages"]))
         if len(seen) == PROMPTS:
             return
-
-
-def _plain(entry: Mapping[str, Any]) -> bool:
-    """Whether a client can ask it in these very words: no tools, and no effort to choose."""
-    messages = entry.get("messages")
-    return (
-        isinstance(messages, list)
-        and entry.get("thinking") is False
-        and all(
-            isinstance(m, dict) and set(m) == {"role", "content"} and m["role"] in _ROLES
-            for m in messages
-        )
-    )
