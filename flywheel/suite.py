@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,17 @@ def copied(path: Path, folder: Path) -> Path:
     """A suite as it is now, in `folder`, under a name that no other content has."""
     load(path)
     return _kept(dump(read_json(path) or {}), path.stem, folder)
+
+
+def content_sha256(path: Path) -> str:
+    """The hash by which the engine names a suite: over its content, however it is written."""
+    return body_sha256(read_json(path) or {})
+
+
+def body_sha256(body: Mapping[str, Any]) -> str:
+    """The hash of a suite's content."""
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def shared(path: Path, other: Path) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -135,15 +133,9 @@ def _entries(named: Path, sha256: str) -> dict[str, Mapping[str, Any]]:
     shipped = suite.embedded(suite.DEFAULT_SUITE)
     for path in (named, shipped):
         body = read_json(path)
-        if body is not None and suite_sha256(body) == sha256:
+        if body is not None and suite.body_sha256(body) == sha256:
             return {p["id"]: p for p in body["prompts"]}
     return {}
-
-
-def suite_sha256(body: Mapping[str, Any]) -> str:
-    """The hash by which the engine names a suite: over its content, however it is written."""
-    text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _prompts(
