@@ -105,6 +105,13 @@ def run(
     levers = chosen(cli_levers.known(path), only)
     if heads and only and not any(lever.kind == "head" for lever in levers):
         raise UsageError("--heads tries heads, and --only names none.")
+    forging.check_tried(
+        forged,
+        tried=not canaries and any(
+            x.kind == "head" and (heads or only or not (quick and x.slow)) for x in levers
+        ),
+        why="leave --canaries out" if canaries else "--heads tries them",
+    )  # fmt: skip
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
     asked = parse_all(proposers or ())

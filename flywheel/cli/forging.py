@@ -31,6 +31,16 @@ class Asked:
     recipe: str = "{}"
     at_once: int = 1
 
+    @property
+    def given(self) -> str | None:
+        """The first option that was given; None without one."""
+        named = {
+            "--head-suite": self.suite, "--holdout": self.holdout, "--head-chats": self.chats,
+            "--head-prompts": self.prompts, "--head-recipe": recipe_of(self.recipe) or None,
+            "--heads-at-once": None if self.at_once == 1 else self.at_once,
+        }  # fmt: skip
+        return next((option for option, value in named.items() if value is not None), None)
+
 
 def head_order(
     config: Mapping[str, object],
@@ -86,6 +96,12 @@ def recipe_of(text: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise UsageError("--head-recipe must be a JSON object.")
     return value
+
+
+def check_tried(asked: Asked, *, tried: bool, why: str) -> None:
+    """Raise UsageError for options of heads where none is tried; `why` says what would be."""
+    if not tried and (option := asked.given) is not None:
+        raise UsageError(f"{option} is about heads, and this run tries none; {why}.")
 
 
 def check(order: Order, asked: Asked) -> None:

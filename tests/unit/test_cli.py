@@ -323,6 +323,10 @@ def test_heads_are_judged_on_a_long_suite_where_that_takes_minutes(tmp_path: Pat
         (("--checkpoint", "loop"), "--checkpoint: loop leads nowhere"),
         (("--suite", "~nobody-of-this-name/x"), "leads nowhere"),
         (("--head-recipe", "[" * 20_000), "--head-recipe is not valid JSON"),
+        (("--quick", "--head-prompts", "2"), "--head-prompts is about heads, and this run tries"),
+        (("--quick", "--head-suite", "none.json"), "--head-suite is about heads"),
+        (("--only", "hyper.host", "--heads-at-once", "2"), "--heads-at-once is about heads"),
+        (("--heads", "--canaries", "3", "--head-recipe", '{"steps": 3}'), "leave --canaries out"),
     ],
 )
 def test_what_heads_could_not_be_made_or_judged_by_is_refused_at_once(
