@@ -18,7 +18,6 @@ from flywheel.files import dump, read_json
 from flywheel.heads import archive, record
 from flywheel.ledger import views
 from flywheel.lever import Lever
-from flywheel.loop import given
 from flywheel.loop.attend import Attended, attend
 from flywheel.loop.order import Order
 from flywheel.loop.result import Failure
@@ -128,7 +127,7 @@ class Forge:
     def _judged_otherwise(self, name: str, card: Mapping[str, Any]) -> Failure | None:
         """Why a head must not be judged as this night would; None when it may."""
         apart = card.get("apart")
-        if apart is None or {*given.judges(self._order)} <= {*apart}:
+        if apart is None or {*self._order.judges} <= {*apart}:
             return None
         return Failure(
             "other_suites",
@@ -242,7 +241,7 @@ class Forge:
                 "recipe": step.lever.change["head"], "claim": step.lever.claim,
             },
             variant=step.variant_id,
-            apart=list(given.judges(self._order)),
+            apart=list(self._order.judges),
             stages={
                 stage.name: {"seconds": stage.card["seconds"], **_short(stage.card["facts"])}
                 for stage in (*mine.shared, mine.rehearsal, mine.dry) if stage.done

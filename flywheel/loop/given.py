@@ -39,12 +39,6 @@ def kept(order: Order) -> Order:
     )
 
 
-def judges(order: Order) -> tuple[str, ...]:
-    """Hashes of the suites that heads are judged by, however their files are written."""
-    named = (order.head_suite, order.holdout)
-    return tuple(suite.content_sha256(path) for path in named if path is not None)
-
-
 def _suite(path: Path, folder: Path) -> Path:
     return path if _shipped(path) else suite.copied(path, folder)
 

@@ -28,7 +28,7 @@ from records import NOW
 
 from flywheel.cli import app as cli, heads as cli_heads
 from flywheel.errors import HeadError, UsageError
-from flywheel.heads import archive, gates, numbers, record as recording
+from flywheel.heads import archive, gates, model_card, numbers, record as recording
 from flywheel.heads.ladder import ladder
 from flywheel.ledger.rows import VariantRow
 from flywheel.ledger.store import Ledger
@@ -165,6 +165,19 @@ def test_the_ladder_has_the_best_arm_first_and_its_categories(
     assert body["stage_seconds"]["train"] == [60.0, 60.0]
     assert flywheel(*words) == 0
     assert "stage" in capsys.readouterr().out
+
+
+def test_a_card_shows_what_only_the_hold_out_asks(ledger: Ledger) -> None:
+    promoted(ledger, head())
+    view = see(ledger)
+    mine = numbers.standings(view)[0]
+    assert mine.measured is not None
+    rows = tuple(r for r in mine.measured.rows if r.held_out or r.category != "reasoning")
+    fewer = replace(mine, measured=replace(mine.measured, rows=rows))
+    card = archive.card_of(archive.root_of(ledger.path), mine.name)
+    lines = model_card.render(fewer, card, None, ()).splitlines()
+    (line,) = (x for x in lines if x.startswith("| reasoning "))
+    assert [bool(cell.strip()) for cell in line.split("|")[2:-1]] == [False, False, True, True]
 
 
 def test_nothing_of_the_ladder_is_cut_off_on_a_narrow_terminal(
