@@ -36,6 +36,7 @@ __all__ = [
     "parse_reply",
     "pieces",
     "render",
+    "text_of",
 ]
 
 Message = Mapping[str, Any]
@@ -236,9 +237,9 @@ def _user_turn(run: Sequence[Message], calls: Sequence[Mapping[str, Any]]) -> _T
         key=lambda m: order.get(m.get("tool_call_id"), len(order)),
     )
     pending = iter(results)
+    texts = ((m["role"], text_of(next(pending) if m["role"] == "tool" else m)) for m in run)
     parts = tuple(
-        f"<tool_result>{_text(next(pending))}</tool_result>" if m["role"] == "tool" else _text(m)
-        for m in run
+        f"<tool_result>{text}</tool_result>" if role == "tool" else text for role, text in texts
     )
     merged: dict[str, Any] = {"role": "user"}
     if any(m.get("tools") for m in run):
@@ -246,7 +247,7 @@ def _user_turn(run: Sequence[Message], calls: Sequence[Mapping[str, Any]]) -> _T
     return _Turn("user", merged, parts)
 
 
-def _text(message: Message) -> str:
+def text_of(message: Message) -> str:
     """Content as text: a string, null, or a list of text blocks."""
     content = message.get("content")
     if content is None:
@@ -272,7 +273,7 @@ def _turn_pieces(turn: _Turn, *, reasons: bool) -> Iterator[Piece]:
         if replay is not None:
             yield Piece("", ids=replay.rest)
         else:
-            yield Piece(_text(message))
+            yield Piece(text_of(message))
             yield from _call_pieces(message.get("tool_calls") or ())
         yield Piece(EOS, control=True)
         return
@@ -280,7 +281,7 @@ def _turn_pieces(turn: _Turn, *, reasons: bool) -> Iterator[Piece]:
         yield Piece(REMINDER, control=True)
     elif turn.role in _ASKING:
         yield Piece(USER, control=True)
-    body = "\n\n".join(turn.parts) if turn.role == "user" else _text(message)
+    body = "\n\n".join(turn.parts) if turn.role == "user" else text_of(message)
     yield Piece(body)
     sections: list[list[Piece]] = []
     if message.get("tools"):

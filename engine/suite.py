@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine import chat
 from engine.errors import ConfigError, EngineError
+from engine.files import read_text
 from engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -75,10 +76,15 @@ class Suite:
     def load(cls, path: str | Path) -> Suite:
         """Read and validate a suite file; ConfigError says what is wrong with it."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"Cannot read the suite {path}: {error}.") from error
-        return cls.parse(data)
+            data = json.loads(read_text(Path(path)))
+        except OSError as error:
+            raise ConfigError(f"Cannot read the suite {path}: {error.strerror}.") from None
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"Cannot read the suite {path}: {error}.") from None
+        try:
+            return cls.parse(data)
+        except EngineError as error:
+            raise ConfigError(f"The suite {path}: {error}") from None
 
     @classmethod
     def parse(cls, data: Any) -> Suite:
@@ -87,6 +93,8 @@ class Suite:
             raise ConfigError("A suite has exactly the fields name, version and prompts.")
         if not isinstance(data["name"], str) or not isinstance(data["version"], int):
             raise ConfigError("A suite's name is text and its version is a whole number.")
+        if not isinstance(data["prompts"], list):
+            raise ConfigError("A suite's prompts are a list.")
         prompts = tuple(_prompt(entry) for entry in data["prompts"])
         ids = [p.id for p in prompts]
         if not prompts or len(set(ids)) != len(ids):
@@ -146,11 +154,16 @@ def _prompt(entry: Any) -> Prompt:
     if not isinstance(entry["thinking"], bool):
         raise ConfigError(f"The thinking flag of prompt {entry['id']!r} must be true or false.")
     messages = entry["messages"]
-    if not isinstance(messages, list) or not messages or messages[-1].get("role") == "assistant":
+    chats = isinstance(messages, list) and all(isinstance(m, dict) for m in messages)
+    if not chats or not messages or messages[-1].get("role") == "assistant":
         raise ConfigError(
             f"Prompt {entry['id']!r} must end with a message that asks for an answer."
         )
     chat.pieces(messages, thinking=entry["thinking"])
+    try:
+        json.dumps(entry, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"Prompt {entry['id']!r} holds half of a character.") from None
     return Prompt(str(entry["id"]), entry["category"], tuple(messages), entry["thinking"], take)
 
 

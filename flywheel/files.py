@@ -85,9 +85,9 @@ def dump(value: Any) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None when it is missing, unreadable or not an object."""
+    """The JSON object in a regular file; None when it is missing, unreadable or not an object."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

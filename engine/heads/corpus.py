@@ -15,6 +15,8 @@ from typing import Any
 
 from engine import chat
 from engine.errors import ConfigError, EngineError
+from engine.files import read_text
+from engine.geometry import Geometry
 from engine.heads import rewording
 from engine.heads.pace import Pace
 from engine.heads.stage import Stage, StageRefused
@@ -36,6 +38,10 @@ _CHOICE = 1
 _PATIENCE = 200
 # Samples in a row without a text that is new and worth asking before a generator has no more.
 _BARREN = 1000
+# Fewer tokens than this hold no block to learn from.
+LEAST_REPLY = 16
+# Whose words a prompt is made of.
+_ASKING = ("user", "developer")
 
 Grams = frozenset[tuple[int, ...]]
 
@@ -100,6 +106,7 @@ def build(
                 "tokens": sum(len(p.encode(tokenizer)) for p in prompts),
                 "licences": sorted({p.licence for p in prompts}),
                 "sources": sorted({p.source for p in prompts}),
+                "too_long": {one.category: one.too_long for one in fills},
                 "overlap": {
                     "ngram": NGRAM, "shared": 0,
                     "refused": {one.category: one.refused for one in fills},
@@ -112,12 +119,14 @@ def build(
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A category's prompts; how many were refused for sharing, and how many said anew for it."""
+    """A category's prompts; how many were refused for sharing or as too long, and how many said
+    anew for sharing."""
 
     category: str
     kept: list[Prompt]
     refused: int
     reworded: int
+    too_long: int = 0
 
 
 def fill(
@@ -131,12 +140,14 @@ def fill(
     _require_one(per_category)
     tokenizer = Tokenizer.load(checkpoint)
     held = forbidden(tokenizer, suites)
+    context = Geometry.load(checkpoint).max_position_embeddings
     given = None if chats is None else _given(chats)
     pace = Pace("corpus", per_category * len(CATEGORIES), "prompts")
     return [
         _fill(
             category, _made(category) if given is None else iter(given.get(category, ())),
-            tokenizer, held, per_category, pace,
+            tokenizer, held, per_category, pace, longest=context - LEAST_REPLY,
+            given=given is not None,
         )
         for category in CATEGORIES
     ]  # fmt: skip
@@ -148,6 +159,8 @@ def _require_one(per_category: int) -> None:
 
 
 def _sha256(path: Path) -> str:
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise EngineError(f"Cannot read {path}: it is not a regular file.")
     try:
         return sha256(path)
     except OSError as error:
@@ -156,8 +169,13 @@ def _sha256(path: Path) -> str:
 
 def load(folder: Path) -> list[Prompt]:
     """The prompts of a finished corpus stage."""
-    lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
+    lines = _lines((folder / FILE).read_text(encoding="utf-8"))
     return [Prompt(**{**(d := json.loads(x)), "messages": tuple(d["messages"])}) for x in lines]
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a file of JSON lines, whose strings may hold any other mark of a line's end."""
+    return text.removesuffix("\n").split("\n")
 
 
 def forbidden(tokenizer: Tokenizer, suites: Sequence[Path]) -> Grams:
@@ -174,7 +192,19 @@ def grams(ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def user_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """All that the user wrote in a conversation."""
-    return "\n\n".join(str(m["content"]) for m in messages if m["role"] == "user")
+    return "\n\n".join(chat.text_of(m) for m in messages if m["role"] in _ASKING)
+
+
+def _said(prompt: Prompt, *, given: bool) -> Iterator[str]:
+    """The texts of a prompt that must not be known from a suite.
+
+    What the generators say besides the user's words is the same set sentences in every suite. In
+    somebody's chats a suite's prompt may stand anywhere.
+    """
+    yield user_text(prompt.messages)
+    if given:
+        others = (chat.text_of(m) for m in prompt.messages if m["role"] not in _ASKING)
+        yield from (text for text in others if text)
 
 
 def _fill(
@@ -184,31 +214,45 @@ def _fill(
     held: Grams,
     wanted: int,
     pace: Pace,
+    *,
+    longest: int | None = None,
+    given: bool = False,
 ) -> Fill:
-    """`wanted` prompts that share nothing with `held`; `pace` counts them."""
+    """`wanted` prompts of at most `longest` tokens that share nothing with `held`.
+
+    `pace` counts them. What is `given` keeps its words.
+    """
     kept: list[Prompt] = []
     seen: set[str] = set()
-    refused = reworded = 0
+    refused = reworded = too_long = 0
     for number, prompt in enumerate(source):
-        if len(kept) == wanted or refused > _PATIENCE * wanted:
+        if len(kept) == wanted or (not given and refused > _PATIENCE * wanted):
             break
         if (text := user_text(prompt.messages)) in seen:
             continue
         seen.add(text)
-        if shares(tokenizer.encode(text), held):
-            prompt = _in_other_words(prompt, number)
-            if shares(tokenizer.encode(user_text(prompt.messages)), held):
+        if _shares(prompt, tokenizer, held, given=given):
+            prompt = prompt if given else _in_other_words(prompt, number)
+            if given or _shares(prompt, tokenizer, held, given=False):
                 refused += 1
                 continue
             reworded += 1
+        if longest is not None and len(prompt.encode(tokenizer)) > longest:
+            too_long += 1
+            continue
         kept.append(replace(prompt, id=f"{category}-{len(kept)}"))
         pace.step(extra=f", {category}")
     if len(kept) < wanted:
         raise StageRefused(
             f"The category {category} gives {len(kept)} of {wanted} prompts that share no "
-            f"{NGRAM}-gram with suite or hold-out; {refused} were refused for sharing one."
+            f"{NGRAM}-gram with suite or hold-out; {refused} were refused for sharing one, "
+            f"{too_long} are too long to be answered. Ask for fewer, or give it more."
         )
-    return Fill(category, kept, refused, reworded)
+    return Fill(category, kept, refused, reworded, too_long)
+
+
+def _shares(prompt: Prompt, tokenizer: Tokenizer, held: Grams, *, given: bool) -> bool:
+    return any(shares(tokenizer.encode(text), held) for text in _said(prompt, given=given))
 
 
 def shares(ids: Sequence[int], held: Grams) -> bool:
@@ -217,9 +261,7 @@ def shares(ids: Sequence[int], held: Grams) -> bool:
 
 
 def _in_other_words(prompt: Prompt, number: int) -> Prompt:
-    """The generators' own sentences said anew; a given chat stays as it is."""
-    if prompt.source != f"chats/{prompt.category}":
-        return prompt
+    """The generators' own sentences said anew."""
     rng = stream(SPLIT, f"{prompt.category}/words", number)
     return replace(prompt, messages=rewording.reworded(rng, prompt.messages))
 
@@ -244,32 +286,43 @@ def _made(category: str) -> Iterator[Prompt]:
             )
 
 
-def _require_text(prompt: Prompt) -> None:
-    """TypeError where what is compared with suites, or told of where it is from, is no text."""
-    asked = [m["content"] for m in prompt.messages if m["role"] == "user"]
+def _require_askable(prompt: Prompt) -> None:
+    """TypeError, ValueError: the model cannot be asked it, or it not be compared with suites."""
+    chat.pieces(prompt.messages, thinking=prompt.thinking)
+    asked = [m["content"] for m in prompt.messages if m["role"] in _ASKING]
     if not all(isinstance(x, str) for x in (*asked, prompt.licence, prompt.source)):
         raise TypeError("licence, source and what the user says must be text")
+    if not isinstance(prompt.thinking, bool):
+        raise TypeError("thinking must be true or false")
+    if prompt.messages[-1]["role"] == "assistant":
+        raise ValueError("the last message must ask for an answer")
+    try:
+        json.dumps(prompt.as_dict(), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("half of a character is no text") from None
 
 
 def _given(path: Path) -> dict[str, list[Prompt]]:
     """A file's prompts by category; EngineError names the line that is wrong."""
     found: dict[str, list[Prompt]] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = _lines(read_text(path))
     except OSError as error:
         raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"The chats {path} are not UTF-8 text.") from None
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             entry = json.loads(line)
             prompt = Prompt(
-                "", entry["category"], tuple(entry["messages"]), bool(entry.get("thinking")),
+                "", entry["category"], tuple(entry["messages"]), entry.get("thinking", False),
                 entry["licence"], entry["source"],
             )  # fmt: skip
-            chat.pieces(prompt.messages, thinking=prompt.thinking)
-            _require_text(prompt)
-        except (ValueError, KeyError, TypeError, AttributeError, EngineError) as error:
+            _require_askable(prompt)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
+                EngineError) as error:  # fmt: skip
             raise ConfigError(f"{path}, line {number}, is no prompt with a licence and a source: "
                               f"{error!r}.") from None  # fmt: skip
         if prompt.category not in CATEGORIES or not prompt.licence or not prompt.source:

@@ -21,6 +21,7 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import ConfigError
 from engine.heads import corpus
+from engine.heads.corpus import LEAST_REPLY
 from engine.heads.pace import Pace
 from engine.heads.stage import Stage, StageRefused, require, require_room
 from engine.sampling import Sampling
@@ -29,8 +30,6 @@ from engine.tokenizer import Tokenizer
 
 FILE = "sequences.jsonl"
 _LINE_BYTES_PER_TOKEN = 7
-# Fewer tokens than this hold no block to learn from.
-LEAST_REPLY = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from flywheel.cli.terminal import (
     console,
     emit,
     error_console,
+    named_path,
     open_ledger,
     sentence,
 )
@@ -104,6 +105,13 @@ def run(
     levers = chosen(cli_levers.known(path), only)
     if heads and only and not any(lever.kind == "head" for lever in levers):
         raise UsageError("--heads tries heads, and --only names none.")
+    forging.check_tried(
+        forged,
+        tried=not canaries and any(
+            x.kind == "head" and (heads or only or not (quick and x.slow)) for x in levers
+        ),
+        why="leave --canaries out" if canaries else "--heads tries them",
+    )  # fmt: skip
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
     asked = parse_all(proposers or ())
@@ -144,9 +152,9 @@ def run(
         server_command=command_from(SERVER_VARIABLE, SERVER_COMMAND),
         patches=patch_order(gate_workers, gate_minutes, device_tests),
     )
-    forging.check(order, forged)
     if heads:
-        forging.check_sight(order)
+        forging.check_judges(order)
+    forging.check(order, forged)
     clock = SystemClock()
     began_s = clock.monotonic_s()
     # With --json the page is for nobody, but the lines are still worth having on stderr.
@@ -237,7 +245,7 @@ def checkpoint_path(given: Path | None) -> Path:
     if given is not None and synthetic.name_of(given) is not None:
         synthetic.check(given)
         return given
-    return (given or suite.engine_assets() / "tiny-v4").expanduser().resolve()
+    return named_path(given or suite.engine_assets() / "tiny-v4", "--checkpoint")
 
 
 def first(fields: list[str], model: Path) -> dict[str, object]:
@@ -261,7 +269,7 @@ def first(fields: list[str], model: Path) -> dict[str, object]:
 
 def suite_path(given: Path | None) -> Path:
     """The suite's file, absolute."""
-    return (given or suite.embedded(suite.DEFAULT_SUITE)).expanduser().resolve()
+    return named_path(given or suite.embedded(suite.DEFAULT_SUITE), "--suite")
 
 
 def patch_order(workers: int, minutes: float, device_tests: str) -> PatchOrder:

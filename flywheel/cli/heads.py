@@ -23,6 +23,7 @@ from flywheel.cli.terminal import (
     console,
     emit,
     ledger_path,
+    named_path,
     open_ledger,
 )
 from flywheel.errors import UsageError
@@ -124,9 +125,12 @@ def ladder(ledger: LedgerOption = Path("ledger.db"), json_: JsonOption = False) 
 def _arms(found: Sequence[Rung]) -> Table:
     from flywheel.heads.ladder import percent
 
+    several = len({rung.suite for rung in found}) > 1
+    # A figure or a verdict that is cut off says another.
     table = Table(
-        Column("arm", overflow="fold"), "tau", "gain over its incumbent", "could see", "hold-out",
-        "verdict", box=None,
+        Column("arm", overflow="fold"), Column("tau", no_wrap=True),
+        _folding("gain over its incumbent"), _folding("could see"), _folding("hold-out"),
+        _folding("verdict"), *([_folding("suite")] if several else []), box=None,
     )  # fmt: skip
     for rung in found:
         held = "" if rung.held_out is None or rung.incumbent_held_out is None else (
@@ -136,14 +140,22 @@ def _arms(found: Sequence[Rung]) -> Table:
         table.add_row(
             rung.name, f"{rung.tau:.3f}", Text(percent(rung.gain)),
             "" if least is None else f"{least:.1f} %", held, rung.status,
+            *([Text(rung.suite)] if several else []),
         )  # fmt: skip
     return table
+
+
+def _folding(name: str) -> Column:
+    return Column(name, overflow="fold")
 
 
 def _by_category(title: str, lines: Sequence[Group]) -> Table:
     from flywheel.heads.ladder import percent
 
-    table = Table(title, "prompts", "tau", "incumbent", "gain", box=None)
+    table = Table(
+        _folding(title), _folding("prompts"), Column("tau", no_wrap=True),
+        Column("incumbent", no_wrap=True), _folding("gain"), box=None,
+    )  # fmt: skip
     for line in lines:
         table.add_row(
             line.name, str(line.prompts), f"{line.tau:.3f}", f"{line.before:.3f}",
@@ -297,7 +309,7 @@ def _pack(path: Path, view: View, head: Standing, out: Path, *, json_: bool) -> 
     from flywheel.heads import archive, pack as packing
 
     made = packing.pack(
-        archive.root_of(path), head.name, out.expanduser().resolve(),
+        archive.root_of(path), head.name, named_path(out, "--out"),
         readme=_card(path, view, head), measured=_measured(view, head),
     )  # fmt: skip
     if json_:

@@ -40,12 +40,12 @@ def check_recipe(recipe: Mapping[str, object], checkpoint: Path, command: Sequen
     _ask(_about(command, "--recipe", recipe, checkpoint), "--head-recipe")
 
 
-def check_corpus(words: Sequence[str]) -> None:
-    """Raise UsageError for chats that no corpus could be filled from.
+def check_corpus(words: Sequence[str], option: str) -> None:
+    """Raise UsageError for what `option` names, where no corpus could be filled beside it.
 
     `words` are the command of the corpus stage.
     """
-    _ask((*words, "--check"), "--head-chats")
+    _ask((*words, "--check"), option)
 
 
 def _about(

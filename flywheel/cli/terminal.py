@@ -59,6 +59,16 @@ def ledger_path(path: Path) -> Path:
     return found
 
 
+def named_path(path: Path, option: str) -> Path:
+    """The absolute path that an option names, whatever links lead to it; UsageError for none."""
+    try:
+        found = path.expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links; the home of nobody
+        raise UsageError(f"{option}: {path} leads nowhere ({error}).") from error
+    require_text(str(found))
+    return found
+
+
 def require_text(word: str) -> None:
     """UsageError for bytes that are no UTF-8: neither JSON nor the ledger has a place for them."""
     try:

@@ -19,7 +19,10 @@ _NOTHING = Pool(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One head: what it changed, its gain in tau with its band, and its verdict. Gains are log."""
+    """One head: what it changed, its gain in tau with its band, and its verdict. Gains are log.
+
+    ``suite`` names what it was measured on: taus of different suites say nothing to each other.
+    """
 
     name: str
     change: str
@@ -32,6 +35,7 @@ class Rung:
     status: str
     seconds: float | None
     least_rise_percent: float | None  # that its prompts could have shown; None before a verdict
+    suite: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,17 @@ class Group:
 
 
 def ladder(view: View) -> tuple[Rung, ...]:
-    """Every measured head, the highest tau first; of equals the one that was archived first."""
+    """Every measured head, the highest tau first; of equals the one that was archived first.
+
+    The suite that was measured last comes before all others.
+    """
     cards = {row.name: row.card for row in view.heads}
-    found = [_rung(head, cards[head.name]) for head in standings(view) if head.measured]
-    return tuple(sorted(found, key=lambda rung: -rung.tau))
+    found = [
+        (head.measured.block.serial, _rung(view, head, cards[head.name]))
+        for head in standings(view) if head.measured
+    ]  # fmt: skip
+    last = {rung.suite: serial for serial, rung in sorted(found, key=lambda one: one[0])}
+    return tuple(sorted((rung for _, rung in found), key=lambda r: (-last[r.suite], -r.tau)))
 
 
 def groups(mine: Measured, *, held_out: bool) -> tuple[Group, ...]:
@@ -87,7 +98,14 @@ def percent(gain: Band) -> str:
     return f"{math.expm1(gain.mean) * 100:+.1f} % [{low}, {high}]"
 
 
-def _rung(head: Standing, card: Mapping[str, Any]) -> Rung:
+def _suite_of(view: View, mine: Measured) -> str:
+    """The name of a suite; with a part of its hash where another has the same name."""
+    ruler = view.rulers[mine.block.ruler_id or 0]
+    named = {r.suite_sha256 for r in view.rulers.values() if r.suite == ruler.suite}
+    return ruler.suite if len(named) < 2 else f"{ruler.suite} {ruler.suite_sha256[:8]}"
+
+
+def _rung(view: View, head: Standing, card: Mapping[str, Any]) -> Rung:
     mine = head.measured
     assert mine is not None
     now, before = mine.candidate, mine.before
@@ -105,6 +123,7 @@ def _rung(head: Standing, card: Mapping[str, Any]) -> Rung:
         least_rise_percent=least_rise(
             None if head.decision is None else head.decision.details.get("detectable")
         ),
+        suite=_suite_of(view, mine),
     )
 
 

@@ -46,10 +46,11 @@ def _table(head: Standing, stock: Taus | None) -> list[str]:
         names.append("stock")
     lines += [table_row(("category", *names, "hold-out", "hold-out incumbent")),
               "|---" + "|--:" * (len(names) + 2) + "|"]  # fmt: skip
-    for category in sorted(now.categories):
-        cells = [now.categories[category], before.categories[category]]
+    # A hold-out may have categories that the suite has not.
+    for category in sorted({*now.categories, *now.held_out_categories}):
+        cells = [now.categories.get(category), before.categories.get(category)]
         if len(names) == 3 and stock is not None:
-            cells.append(stock.categories[category])
+            cells.append(stock.categories.get(category))
         held = [t.held_out_categories.get(category) for t in (now, before)]
         lines.append(table_row((category, *map(_tau, cells), *map(_tau, held))))
     total = [now.suite, before.suite] + ([stock.suite] if len(names) == 3 and stock else [])

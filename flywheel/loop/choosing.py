@@ -36,7 +36,7 @@ def lever_step(
     """What to do about the levers that may run: close one for its price, or open a block of one."""
     for candidate in ready:
         lever = candidate.lever
-        blind = _blind(view, campaign, head_prompts) if lever.kind == "head" else None
+        blind = blind_to_heads(view, campaign, head_prompts) if lever.kind == "head" else None
         if (priced := _priced(view, campaign, best, lever, blind)) is not None:
             return priced
     # A family that is being screened goes first: the one that passed waits for all of them.
@@ -93,7 +93,7 @@ def _priced(
     return PricedOut(*place, said, "inconclusive", "unresolvable")
 
 
-def _blind(view: View, campaign: CampaignRow, prompts: int | None) -> str | None:
+def blind_to_heads(view: View, campaign: CampaignRow, prompts: int | None) -> str | None:
     """Why no head can be judged, however good: the prompts, its sample, are too few."""
     if prompts is None or not sees_nothing(prompts, view.budget(campaign.id).alpha_t):
         return None

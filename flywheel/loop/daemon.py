@@ -20,7 +20,7 @@ from flywheel.display.panel import STYLES, Display
 from flywheel.errors import LeaseBusy, Refused
 from flywheel.ledger import place
 from flywheel.ledger.opening import open_for_writing
-from flywheel.loop import glance, ready, stop
+from flywheel.loop import given, glance, ready, stop
 from flywheel.loop.beat import beating
 from flywheel.loop.night import Night
 from flywheel.loop.order import Order, Session
@@ -72,6 +72,7 @@ def _night(
     for warning in opening.warnings:
         display.say(warning, STYLES["void"])
     try:
+        order = given.kept(order)
         night = Night(
             order, opening.ledger, declared, clock=clock, display=display, wishes=wishes,
             ready=ready.tell,

@@ -21,6 +21,8 @@ from flywheel.patch.chain import chain
 # A lever that lost once seldom wins because something else changed.
 REOPENED = 0.25
 UNDECIDED = 0.5
+# The code of what could not be told here, however good.
+BLIND = "unresolvable"
 # What an engine runs that was not asked for a backend.
 DEFAULT_BACKEND = "torch"
 
@@ -52,8 +54,13 @@ def admit(
     best: Best,
     effective: Mapping[str, Mapping[str, Any]],
     kinds: Collection[str],
+    *,
+    sees_heads: bool = False,
 ) -> tuple[tuple[Candidate, ...], tuple[Ineligible, ...]]:
-    """Split the declared levers into those that may run and those that may not."""
+    """Split the declared levers into those that may run and those that may not.
+
+    With `sees_heads` those heads may that an earlier night had too few prompts to judge.
+    """
     resolved = {**effective.get(canonical(engine_part(best.config)), {}), **best.config}
     ready: list[Candidate] = []
     refused: list[Ineligible] = []
@@ -64,7 +71,7 @@ def admit(
             refused.append(Ineligible(lever, f"{lever.name} is the same change as {other}"))
             continue
         seen[lever.identity] = lever
-        answer = _one(view, lever, best, resolved, kinds)
+        answer = _one(view, lever, best, resolved, kinds, sees_heads=sees_heads)
         if isinstance(answer, Candidate):
             ready.append(answer)
         else:
@@ -92,6 +99,8 @@ def _one(
     best: Best,
     resolved: Mapping[str, Any],
     kinds: Collection[str],
+    *,
+    sees_heads: bool,
 ) -> Candidate | Ineligible:
     if lever.null:
         return Ineligible(lever, f"{lever.name} changes nothing; canaries are placed by the plan")
@@ -112,7 +121,9 @@ def _one(
         return Ineligible(lever, f"{lever.name} passed its screen and waits to be confirmed")
     past = [v for v in view.variants if v.purpose == "lever" and v.decision is not None
             and v.lever.identity == lever.identity]
-    return _after(view, lever, past[-1], best) if past else Candidate(lever)
+    if not past:
+        return Candidate(lever)
+    return _after(view, lever, past[-1], best, sees_heads=sees_heads)
 
 
 def _trained(view: View, head: object, change: Any) -> bool:
@@ -136,7 +147,9 @@ def _lacking(lever: Lever, resolved: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _after(view: View, lever: Lever, last: VariantRow, best: Best) -> Candidate | Ineligible:
+def _after(
+    view: View, lever: Lever, last: VariantRow, best: Best, *, sees_heads: bool
+) -> Candidate | Ineligible:
     """A lever that was decided before: closed, or back at lower odds with the reason said."""
     decision = last.decision
     assert decision is not None
@@ -148,6 +161,8 @@ def _after(view: View, lever: Lever, last: VariantRow, best: Best) -> Candidate 
     said = _said(view, lever)
     if said is not None and said.after_decision >= decision.number:
         return Candidate(lever, REOPENED, f"; reopened after {pointer}: {said.why}")
+    if sees_heads and lever.kind == "head" and decision.code == BLIND and lever.ceiling is None:
+        return Candidate(lever, note=f"; judged by more prompts than {pointer}")
     if last.campaign_id == view.campaign.id:
         return Ineligible(lever, f"{lever.name} was decided in this campaign by {pointer}")
     if decision.ending in ("void", "inconclusive"):

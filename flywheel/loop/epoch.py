@@ -37,6 +37,10 @@ def ends(
     for what, asked in (("checkpoint", order.checkpoint), ("suite", order.suite)):
         if last is not None and last.get(f"of_{what}", last.get(what)) != str(asked):
             return f"another {what} was asked for: {asked}"
+    # Only where a head was the last that ran: to others it is all the same.
+    judged = None if last is None else last.get("of_judges")
+    if judged is not None and list(judged) != list(order.judges):
+        return f"heads are to be judged by another suite or hold-out: {order.head_suite}"
     mine = {run.id for v in view.of_campaign(campaign.id) for b in v.blocks for run in b.runs}
     changed = [code for code, run_id in settled if code in NEW_RULER and run_id in mine]
     return f"a person resumed after {changed[0]}" if changed else None

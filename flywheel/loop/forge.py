@@ -7,7 +7,7 @@ goes on from what it left; one that still runs under its supervisor is attended,
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,8 @@ class Forge:
         what fails of them is told then.
         """
         name = str(step.candidate["head"])
-        if self._known(name):
-            return None
+        if (card := self._known(name)) is not None:
+            return self._judged_otherwise(name, card)
         try:
             mine, *beside = (
                 stages(self._order, lever, step.incumbent) for lever in (step.lever, *others)
@@ -74,8 +74,9 @@ class Forge:
         try:
             if archived:
                 self._enter(step, name, mine)
-            else:
-                self._archive(step, name, mine)
+                card = archive.card_of(self._order.archive, name)
+                return self._judged_otherwise(name, card)
+            self._archive(step, name, mine)
         except FlywheelError as error:
             return Failure("not_archived", str(error))
         return None
@@ -121,9 +122,22 @@ class Forge:
         ended = self._attend(begun)
         return next((one.wish for one in ended if one.wish is not None), None)
 
-    def _known(self, name: str) -> bool:
+    def _known(self, name: str) -> Mapping[str, Any] | None:
+        """The card of a head that the ledger has; None before it is archived."""
         with self._ledger.reading() as connection:
-            return any(row.name == name for row in views.load(connection).heads)
+            heads = views.load(connection).heads
+        return next((row.card for row in heads if row.name == name), None)
+
+    def _judged_otherwise(self, name: str, card: Mapping[str, Any]) -> Failure | None:
+        """Why a head must not be judged as this night would; None when it may."""
+        apart = card.get("apart")
+        if apart is None or {*self._order.judges} <= {*apart}:
+            return None
+        return Failure(
+            "other_suites",
+            f"the corpus of {name} was kept apart from other suites than it would be judged by "
+            "now; flywheel levers reopen trains it anew",
+        )
 
     def _run(
         self, needed: Sequence[Stage], beside: Sequence[Stage] = ()
@@ -232,6 +246,7 @@ class Forge:
                 "base": base_of(self._order, step.incumbent),
             },
             variant=step.variant_id,
+            apart=list(self._order.judges),
             stages={
                 stage.name: {"seconds": stage.card["seconds"], **_short(stage.card["facts"])}
                 for stage in (*mine.shared, mine.rehearsal, mine.dry) if stage.done

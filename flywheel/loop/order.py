@@ -136,6 +136,12 @@ class Order:
         return self.heads.suite or self.suite
 
     @property
+    def judges(self) -> tuple[str, ...]:
+        """Hashes of the suites that heads are judged by, however their files are written."""
+        named = (self.head_suite, self.holdout)
+        return tuple(suite.content_sha256(path) for path in named if path is not None)
+
+    @property
     def archive(self) -> Path:
         """Where trained heads are kept."""
         return archive.root_of(self.ledger)
@@ -219,6 +225,7 @@ def plan_manifest(
     )
     if about_heads:
         config["of_suite"] = str(order.suite)
+        config["of_judges"] = list(order.judges)
     if step.lever.lossy:
         config["lossy"] = [CANDIDATE]
     return Manifest(

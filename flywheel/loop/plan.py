@@ -20,7 +20,7 @@ from flywheel.ledger.rows import CampaignRow, VariantRow, View
 from flywheel.lever import KINDS, Lever, canonical, null_lever
 from flywheel.loop import phases
 from flywheel.loop.ablation import ablation
-from flywheel.loop.choosing import calibrate, confirmation, lever_step
+from flywheel.loop.choosing import blind_to_heads, calibrate, confirmation, lever_step
 from flywheel.loop.eligible import Ineligible, admit
 from flywheel.loop.halting import Evidence, alarms
 from flywheel.loop.opening import again, another, first_of
@@ -95,7 +95,8 @@ def next_step(
     if campaign.settings.canaries:
         return _next_canary(view, campaign, mine, best, closing)
     spent = view.budget(campaign.id).left == 0
-    ready, refused = admit(view, levers, best, effective or {}, kinds)
+    sees = head_prompts is not None and blind_to_heads(view, campaign, head_prompts) is None
+    ready, refused = admit(view, levers, best, effective or {}, kinds, sees_heads=sees)
     ready, gated = session_gate(mine, campaign.settings.session, ready)
     refused = (*refused, *gated)
     if closing or spent:

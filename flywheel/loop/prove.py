@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flywheel import suite
 from flywheel.box import identity
 from flywheel.errors import HeadError
 from flywheel.files import dump, read_json, write_atomic
@@ -60,20 +61,21 @@ class Proof:
 
 
 def signature(rows: Sequence[PromptRounds], chats: Mapping[str, Mapping[str, Any]]) -> Signature:
-    """The shortest few prompts of the suite that a chat request can ask as they were measured."""
-    usable = [r for r in rows if not r.held_out and not chats[r.prompt].get("thinking")]
+    """The shortest few prompts of the suite that a chat request can ask as they were measured.
+
+    Of no prompts where there is none.
+    """
+    usable = [r for r in rows if not r.held_out and suite.askable(chats.get(r.prompt, {}))]
     chosen = sorted(usable, key=lambda r: (r.made, r.prompt))[:PROMPTS]
-    if not chosen:
-        raise HeadError("no prompt of the suite can be asked of a server as it was measured.")
     return Signature(
         tuple(r.prompt for r in chosen), sum(r.made for r in chosen),
         sum(r.candidate for r in chosen),
     )  # fmt: skip
 
 
-def chats_of(suite: Path) -> dict[str, Mapping[str, Any]]:
+def chats_of(path: Path) -> dict[str, Mapping[str, Any]]:
     """A suite file's prompts by id."""
-    body = read_json(suite) or {}
+    body = read_json(path) or {}
     return {str(entry["id"]): entry for entry in body.get("prompts", ())}
 
 
@@ -91,6 +93,9 @@ def prove(
 
     The caller holds the device.
     """
+    if not wanted.prompts:
+        said = "no prompt of the suite can be asked of a server as it was measured"
+        return Proof(wanted, None, said)
     path = folder / STAGED
     try:
         write_atomic(path, dump(dict(staged)))

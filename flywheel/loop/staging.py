@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from flywheel.best import engine_part
@@ -68,7 +69,8 @@ class Staging:
     def _proof(self, variant: VariantRow, manifest: Manifest) -> prove.Proof:
         known = measured(variant)
         assert known is not None
-        chats = prove.chats_of(self._order.head_suite)
+        # As it was measured, whatever this night is asked for.
+        chats = prove.chats_of(Path(str(manifest.config["suite"])))
         wanted = prove.signature(known.rows, chats)
         staged = {
             "checkpoint": str(self._order.checkpoint),

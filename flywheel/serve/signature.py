@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -23,7 +21,6 @@ from flywheel.run.record import Point, RunRecord
 
 PROMPTS = 2  # of a run: more would show nothing that one in two categories does not
 LOOKED_AT = 20  # runs, the newest first
-_ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +133,9 @@ def _entries(named: Path, sha256: str) -> dict[str, Mapping[str, Any]]:
     shipped = suite.embedded(suite.DEFAULT_SUITE)
     for path in (named, shipped):
         body = read_json(path)
-        if body is not None and suite_sha256(body) == sha256:
+        if body is not None and suite.body_sha256(body) == sha256:
             return {p["id"]: p for p in body["prompts"]}
     return {}
-
-
-def suite_sha256(body: Mapping[str, Any]) -> str:
-    """The hash by which the engine names a suite: over its content, however it is written."""
-    text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _prompts(
@@ -154,22 +145,11 @@ def _prompts(
     seen: set[str] = set()
     for point in record.points:
         entry = known.get(point.prompt)
-        if point.arm != arm or point.category in seen or entry is None or not _plain(entry):
+        if point.arm != arm or point.category in seen or entry is None:
+            continue
+        if not suite.askable(entry):
             continue
         seen.add(point.category)
         yield Prompt(point, tuple(entry["messages"]))
         if len(seen) == PROMPTS:
             return
-
-
-def _plain(entry: Mapping[str, Any]) -> bool:
-    """Whether a client can ask it in these very words: no tools, and no effort to choose."""
-    messages = entry.get("messages")
-    return (
-        isinstance(messages, list)
-        and entry.get("thinking") is False
-        and all(
-            isinstance(m, dict) and set(m) == {"role", "content"} and m["role"] in _ROLES
-            for m in messages
-        )
-    )

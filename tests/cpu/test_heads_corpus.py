@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from collections.abc import Sequence
@@ -106,6 +107,72 @@ def test_what_heads_are_judged_by_elsewhere_is_kept_out_of_their_corpus(
     assert capsys.readouterr().err == "engine.heads: corpus needs --out, or --check.\n"
 
 
+def whole(folder: Path, **fields: object) -> Path:
+    """A file of one chat a category, each with these fields besides."""
+    path = folder / "chats.jsonl"
+    lines = [json.dumps({**chat(c, f"tell {c} of it"), **fields}) for c in CATEGORIES]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_chat_may_hold_every_mark_that_ends_a_line_elsewhere(tmp_path: Path) -> None:
+    asked = chat("reasoning", "one\u2028two\x85three\x0cfour")
+    path = whole(tmp_path)
+    lines = [x for x in path.read_text().splitlines() if "reasoning" not in x]
+    for number, ascii_ in enumerate((True, False)):
+        text = json.dumps(asked, ensure_ascii=ascii_)
+        path.write_text("\ufeff" + "\r\n".join([*lines, "", text, ""]), encoding="utf-8")
+        out = tmp_path / str(number)
+        made = corpus.build(out, TINY, per_category=1, chats=path)
+        assert corpus.load(out) == made
+        assert asked["messages"] in [list(p.messages) for p in made]
+
+
+@pytest.mark.parametrize("place", ["system", "assistant", "developer"])
+def test_what_heads_are_judged_by_is_found_in_every_message_of_a_chat(
+    tmp_path: Path, place: str
+) -> None:
+    said = " ".join(str(n * n) for n in range(40))
+    judged = tmp_path / "mine.json"
+    blocks = [{"type": "text", "text": "Well.\n" + said.replace(" ", "\n")}]
+    judged.write_text(json.dumps({"name": "mine", "version": 1, "prompts": [
+        {"id": "x", "category": "reasoning", "thinking": True,
+         "messages": [{"role": "user", "content": blocks}]}
+    ]}))  # fmt: skip
+    known = {"role": place, "content": said.replace(" ", "\n")}
+    chats = whole(tmp_path, messages=[known, {"role": "user", "content": "Go on."}])
+    with pytest.raises(StageRefused, match=r"gives 0 of 1 .* 1 were refused for sharing one"):
+        corpus.fill(TINY, per_category=1, chats=chats, suites=[judged])
+
+
+def test_a_given_chat_is_never_said_anew(tmp_path: Path) -> None:
+    theirs = next(p for p in Suite.load(corpus.SUITES[0]).prompts if p.category == "agentic_format")
+    mine = {"category": theirs.category, "messages": [dict(m) for m in theirs.messages],
+            "licence": "CC0-1.0", "source": f"chats/{theirs.category}"}  # fmt: skip
+    chats = tmp_path / "chats.jsonl"
+    others = whole(tmp_path).read_text().splitlines()
+    chats.write_text("\n".join([*(x for x in others if "agentic" not in x), json.dumps(mine)]))
+    with pytest.raises(StageRefused, match="agentic_format gives 0 of 1"):
+        corpus.fill(TINY, per_category=1, chats=chats)
+
+
+def test_a_chat_that_leaves_no_room_for_an_answer_is_left_out(tmp_path: Path) -> None:
+    chats = whole(tmp_path, messages=[{"role": "user", "content": "much " * 5000}])
+    with pytest.raises(StageRefused, match="1 are too long to be answered"):
+        corpus.fill(TINY, per_category=1, chats=chats)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for words in (["--chats", str(pipe)], ["--suite", str(pipe)]):
+        for more in (["--check"], ["--out", str(tmp_path / "out")]):
+            assert main(["corpus", "--per-category", "1", *words, *more]) == 2
+            assert "it is not a regular file" in capsys.readouterr().err
+
+
 def test_only_the_user_s_words_change() -> None:
     messages = (
         {"role": "system", "content": "Add docstrings."},
@@ -144,15 +211,17 @@ def test_a_corpus_of_nothing_is_refused_and_nothing_is_left(tmp_path: Path, coun
     [
         {"messages": "abc"}, {"messages": [1]}, {"messages": [{"role": "user"}]},
         {"messages": [{"role": "user", "content": None}]}, {"licence": 5},
+        {"thinking": "false"}, {"messages": [{"role": "user", "content": "half \ud800"}]},
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
     ],
 )  # fmt: skip
 def test_a_chat_that_is_no_text_is_named_by_its_line(
     tmp_path: Path, line: dict[str, object]
 ) -> None:
-    whole = {"category": "long_context", "messages": [{"role": "user", "content": "hello"}],
+    entry = {"category": "long_context", "messages": [{"role": "user", "content": "hello"}],
              "licence": "CC0-1.0", "source": "there"}  # fmt: skip
     chats = tmp_path / "chats.jsonl"
-    chats.write_text(json.dumps({**whole, **line}) + "\n")
+    chats.write_text(json.dumps({**entry, **line}) + "\n")
     with pytest.raises(ConfigError, match="line 1, is no prompt"):
         corpus.build(tmp_path / "c", TINY, per_category=1, chats=chats)
 
@@ -162,10 +231,14 @@ def test_what_cannot_be_read_or_made_is_said_in_one_sentence(
 ) -> None:
     file, out = tmp_path / "file", str(tmp_path / "out")
     file.write_bytes(b"\xff\xfe\n")
+    deep = tmp_path / "deep"
+    deep.write_text("[" * 100_000)
     for words, said in (
         (["--out", out, "--chats", str(tmp_path / "none")], "Cannot read"),
         (["--out", out, "--chats", str(tmp_path)], "Cannot read"),
         (["--out", out, "--chats", str(file)], "not UTF-8"),
+        (["--check", "--chats", str(deep)], "line 1, is no prompt"),
+        (["--check", "--suite", str(deep)], "Cannot read the suite"),
         (["--out", out, "--checkpoint", str(tmp_path)], "Cannot read"),
         (["--out", str(file)], "cannot be made a folder"),
     ):

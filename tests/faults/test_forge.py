@@ -19,15 +19,16 @@ from harness import wait_for
 from nights import night, opened, order, view
 from rich.console import Console
 
+from flywheel import suite
 from flywheel.box.clock import SystemClock
 from flywheel.box.lease import Lease, daemon_path, device_path
 from flywheel.cli.daemon import _end_live_runs
 from flywheel.display.panel import Display
-from flywheel.errors import HeadError, LeaseBusy
-from flywheel.heads import archive
+from flywheel.errors import HeadError, LeaseBusy, UsageError
+from flywheel.heads import archive, record
 from flywheel.ledger.store import Ledger
 from flywheel.lever import Lever
-from flywheel.loop import handover, judge, plan, planned, rehearsal
+from flywheel.loop import given, handover, judge, plan, planned, rehearsal
 from flywheel.loop.attend import Attended, Wish, Wishes, attend
 from flywheel.loop.forge import Forge, running
 from flywheel.loop.order import HeadOrder, Order
@@ -173,6 +174,63 @@ def test_a_head_changes_one_thing_of_the_recipe_of_the_incumbent(
     assert trained_by(head("a", rate=0.5), "by-hand") == trained_by(head("a", rate=0.5), None)
     with pytest.raises(HeadError, match="holds no readable head gone"):
         trained_by(head("a"), "gone")
+
+
+def judged_by(path: Path, text: str) -> Path:
+    path.write_text(json.dumps({"name": "mine", "prompts": [{"id": text, "category": text}]}))
+    return path
+
+
+def test_what_a_night_is_given_for_its_heads_stays_as_it_was(tmp_path: Path, asked: Order) -> None:
+    judged, chats = judged_by(tmp_path / "judged.json", "a"), tmp_path / "chats.jsonl"
+    chats.write_text("hello\n")
+    heads = replace(asked.heads, suite=judged, chats=chats)
+    mine = replace(asked, heads=heads, holdout=judged_by(tmp_path / "held.json", "b"))
+    kept = given.kept(mine)
+    before = stages(kept, head("a"), {})
+    assert kept.judges == mine.judges
+    judged.write_text("{}")
+    chats.unlink()
+    (tmp_path / "held.json").unlink()
+    assert stages(kept, head("a"), {}) == before
+    assert suite.beside(kept.head_suite, kept.holdout, tmp_path)[1] == ("a", "holdout/b")
+    with pytest.raises(UsageError, match="has no prompts"):
+        given.kept(mine)
+    # The suite of the other levers judges heads where they have none of their own.
+    own = given.kept(replace(asked, suite=judged_by(tmp_path / "own.json", "c")))
+    assert own.suite == tmp_path / "own.json"
+    assert own.head_suite.parent == asked.forge_dir / given.FOLDER
+    # What the engine ships needs no copy.
+    shipped = replace(asked, suite=suite.embedded(suite.DEFAULT_SUITE))
+    assert given.kept(shipped) == shipped
+
+
+@pytest.mark.parametrize("entered", [True, False])
+def test_a_head_is_judged_by_nothing_that_its_corpus_was_not_kept_apart_from(
+    tmp_path: Path, asked: Order, entered: bool
+) -> None:
+    lever = head("one")
+    mine = replace(asked, holdout=judged_by(tmp_path / "held.json", "b"),
+                   suite=judged_by(tmp_path / "own.json", "a"))  # fmt: skip
+    with begun(tmp_path, mine) as box:
+        step = plan.next_step(view(box.ledger), [lever])
+        assert isinstance(step, plan.NextBlock)
+        planned.plan_block(box.ledger, step, now_utc="2026-11-28T22:00:00Z")
+        if entered:
+            assert box.forge.make(step) is None
+        else:  # a crash between the two
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(record, "enter", lambda *_: None)
+                assert box.forge.make(step) is None
+        # The same content elsewhere is the same suite, and less than it guards no worse.
+        for suite_, held in ((mine.suite, None), (judged_by(tmp_path / "x.json", "a"), None)):
+            later = Box(tmp_path, box.ledger, replace(mine, suite=suite_, holdout=held))
+            if entered:
+                assert later.forge.make(step) is None
+        other = replace(mine, suite=judged_by(tmp_path / "other.json", "z"))
+        failure = Box(tmp_path, box.ledger, other).forge.make(step)
+        assert isinstance(failure, Failure)
+        assert failure.code == ("other_suites" if entered else "not_archived")
 
 
 def test_a_head_is_rehearsed_once_before_its_real_stages(tmp_path: Path, asked: Order) -> None:

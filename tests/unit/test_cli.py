@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -330,6 +331,23 @@ def test_a_night_that_goes_on_makes_heads_where_the_first_one_did(
         (("--head-chats", "none.jsonl"), "--head-chats: there is no file"),
         (("--head-chats", "."), "--head-chats: there is no file"),
         (("--heads", "--head-suite", "one.json"), "1 prompt of"),
+        (("--heads", "--head-suite", "unasked.json"), "could be proved in service"),
+        (("--head-suite", "pipe"), "there is no readable suite at"),
+        (("--holdout", "pipe"), "there is no readable suite at"),
+        (("--head-suite", "one.json"), "what heads are judged by: The suite is none"),
+        (("--head-suite", "guard.json"), "only a hold-out's"),
+        (("--head-suite", "unasked.json", "--holdout", "unasked.json"), "prompts of its own"),
+        (("--head-suite", "loop"), "--head-suite: loop leads nowhere"),
+        (("--holdout", "loop"), "--holdout: loop leads nowhere"),
+        (("--head-chats", "loop"), "--head-chats: loop leads nowhere"),
+        (("--suite", "loop"), "--suite: loop leads nowhere"),
+        (("--checkpoint", "loop"), "--checkpoint: loop leads nowhere"),
+        (("--suite", "~nobody-of-this-name/x"), "leads nowhere"),
+        (("--head-recipe", "[" * 20_000), "--head-recipe is not valid JSON"),
+        (("--quick", "--head-prompts", "2"), "--head-prompts is about heads, and this run tries"),
+        (("--quick", "--head-suite", "none.json"), "--head-suite is about heads"),
+        (("--only", "hyper.host", "--heads-at-once", "2"), "--heads-at-once is about heads"),
+        (("--heads", "--canaries", "3", "--head-recipe", '{"steps": 3}'), "leave --canaries out"),
     ],
 )
 def test_what_heads_could_not_be_made_or_judged_by_is_refused_at_once(
@@ -337,10 +355,27 @@ def test_what_heads_could_not_be_made_or_judged_by_is_refused_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "one.json").write_text(json.dumps({"prompts": [{"id": "a"}]}))
+    entries = [
+        {"id": f"code_gen-{n}", "category": "code_gen", "thinking": True, "messages": [n]}
+        for n in range(40)
+    ]
+    given = {"one": [{"id": "a"}], "guard": [{"id": "holdout/a"}], "unasked": entries}
+    for name, prompts in given.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"prompts": prompts}))
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    shim = tmp_path / "heads.py"
+    shim.write_text(
+        "import sys\n"
+        "if any(word.endswith('one.json') for word in sys.argv):\n"
+        "    print('engine.heads: The suite is none.', file=sys.stderr)\n"
+        "    raise SystemExit(2)\n"
+    )
+    monkeypatch.setenv("FLYWHEEL_HEADS", f"{sys.executable} {shim}")
+    before = sorted(tmp_path.iterdir())
     assert cli.main(["run", *words]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
-    assert [path.name for path in tmp_path.iterdir()] == ["one.json"]
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_heads_and_only_other_levers_are_refused(

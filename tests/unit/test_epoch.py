@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from flywheel.loop import plan, planned
 from flywheel.loop.detach import words
 from flywheel.loop.epoch import declare, ends
 from flywheel.loop.halting import Evidence
-from flywheel.loop.order import Order
+from flywheel.loop.order import HeadOrder, Order
 from flywheel.statistics.campaign import FULL, QUICK
 
 
@@ -63,6 +64,19 @@ def test_a_campaign_goes_on_until_something_it_stands_on_changes(
     assert ends(view, view.campaign, asked, "b", frozenset(), moved) == (
         f"another checkpoint was asked for: {tmp_path}"
     )
+    # A head that was judged by other prompts was judged by another ruler.
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path in files:
+        path.write_text(json.dumps({"prompts": [{"id": path.stem}]}))
+    mine = replace(asked, heads=replace(asked.heads, suite=files[0]))
+    judged = {**last, "of_judges": list(mine.judges)}
+    assert ends(view, view.campaign, mine, "b", frozenset(), judged) is None
+    others = (replace(mine, holdout=files[1]), replace(mine, heads=HeadOrder(suite=files[1])))
+    for other in others:
+        said = ends(view, view.campaign, other, "b", frozenset(), judged)
+        assert said is not None
+        assert said.startswith("heads are to be judged by another suite or hold-out")
+        assert ends(view, view.campaign, other, "b", frozenset(), last) is None
     assert why(view, order(tmp_path, settings=FULL)) == "a campaign full was declared"
     assert why(view, order(tmp_path, new_campaign=True)) == "a new campaign was declared"
 

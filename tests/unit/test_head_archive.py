@@ -26,9 +26,11 @@ from head_arms import (
 )
 from records import NOW
 
-from flywheel.cli import app as cli
+from flywheel.cli import app as cli, heads as cli_heads
 from flywheel.errors import HeadError, UsageError
-from flywheel.heads import archive, gates, numbers, record as recording
+from flywheel.heads import archive, gates, model_card, numbers, record as recording
+from flywheel.heads.ladder import ladder
+from flywheel.ledger.rows import VariantRow
 from flywheel.ledger.store import Ledger
 from flywheel.loop import plan
 from flywheel.report import heads_md
@@ -163,6 +165,63 @@ def test_the_ladder_has_the_best_arm_first_and_its_categories(
     assert body["stage_seconds"]["train"] == [60.0, 60.0]
     assert flywheel(*words) == 0
     assert "stage" in capsys.readouterr().out
+
+
+def test_a_card_shows_what_only_the_hold_out_asks(ledger: Ledger) -> None:
+    promoted(ledger, head())
+    view = see(ledger)
+    mine = numbers.standings(view)[0]
+    assert mine.measured is not None
+    rows = tuple(r for r in mine.measured.rows if r.held_out or r.category != "reasoning")
+    fewer = replace(mine, measured=replace(mine.measured, rows=rows))
+    card = archive.card_of(archive.root_of(ledger.path), mine.name)
+    lines = model_card.render(fewer, card, None, ()).splitlines()
+    (line,) = (x for x in lines if x.startswith("| reasoning "))
+    assert [bool(cell.strip()) for cell in line.split("|")[2:-1]] == [False, False, True, True]
+
+
+def test_nothing_of_the_ladder_is_cut_off_on_a_narrow_terminal(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "44")
+    measure(ledger, plan.next_step(see(ledger), [head("head.a")]), better(2))
+    assert flywheel("heads", "ladder", "--ledger", str(ledger.path)) == 0
+    shown = capsys.readouterr().out
+    assert "\u2026" not in shown
+    assert f"{ladder(see(ledger))[0].incumbent_tau:.3f}" in shown
+
+
+def test_heads_of_another_suite_stand_apart_on_the_ladder(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    levers = [head("head.a"), head("head.b", anchor=0.0)]
+    for candidate in (steady, better(2)):
+        measure(ledger, plan.next_step(see(ledger), levers), candidate)
+    view = see(ledger)
+    best = ladder(view)[0]
+    assert (best.name, {rung.suite for rung in ladder(view)}) == ("head.b-v0002", {best.suite})
+    # The lower one was measured last, and on other prompts that are named alike.
+    one, two = view.variants
+    swapped = [
+        replace(v, blocks=(replace(v.blocks[-1], serial=serial, ruler_id=ruler),))
+        for v, serial, ruler in ((one, 9, 99), (two, 1, v_ruler(two)))
+    ]
+    ruler = replace(view.rulers[v_ruler(two)], suite_sha256="cd" * 32)
+    other = replace(view, variants=tuple(swapped), rulers={**view.rulers, 99: ruler})
+    found = ladder(other)
+    assert [rung.name for rung in found] == ["head.a-v0001", "head.b-v0002"]
+    assert found[0].suite == f"{ruler.suite} cdcdcdcd"
+    table = cli_heads._arms(found)
+    assert [column.header for column in table.columns][-1] == "suite"
+    assert flywheel("heads", "ladder", "--json", "--ledger", str(ledger.path)) == 0
+    assert {arm["suite"] for arm in json.loads(capsys.readouterr().out)["arms"]} == {best.suite}
+
+
+def v_ruler(variant: VariantRow) -> int:
+    """The ruler of a variant's measurement."""
+    found = variant.measured[-1].ruler_id
+    assert found is not None
+    return found
 
 
 def test_the_registry_lists_every_head_with_its_gain_in_tau(ledger: Ledger) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from head_arms import MADE, better, measured_with
 
-from flywheel.errors import HeadError
 from flywheel.loop import prove
 from flywheel.statistics.tau import tau_block
 
@@ -68,11 +67,33 @@ def test_a_server_that_dies_proves_nothing(tmp_path: Path) -> None:
 
 def test_a_signature_asks_only_what_a_chat_request_can() -> None:
     rows = tau_block(measured_with(better(2))).by_prompt
+    said = [{"role": "user", "content": "hello"}]
     chats: dict[str, Mapping[str, Any]] = {
-        r.prompt: {"thinking": r.category != "reasoning"} for r in rows
+        r.prompt: {"thinking": r.category != "reasoning", "messages": said} for r in rows
     }
     found = prove.signature(rows, chats)
     assert all(p.startswith("reasoning-") for p in found.prompts)
     assert found.tokens == MADE * prove.PROMPTS
-    with pytest.raises(HeadError, match="no prompt of the suite"):
-        prove.signature(rows, {r.prompt: {"thinking": True} for r in rows})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"thinking": True}, {"take": 12}, {"messages": [{"role": "developer", "content": "x"}]},
+        {"messages": [{"role": "user", "content": "x", "tools": [{}]}]},
+    ],
+)  # fmt: skip
+def test_a_suite_that_nobody_could_ask_proves_nothing_and_ends_no_night(
+    tmp_path: Path, entry: Mapping[str, Any]
+) -> None:
+    rows = tau_block(measured_with(better(2))).by_prompt
+    plain = {"thinking": False, "messages": [{"role": "user", "content": "hello"}]}
+    for chats in ({r.prompt: {**plain, **entry} for r in rows}, {}):
+        wanted = prove.signature(rows, chats)
+        assert wanted.prompts == ()
+        found = prove.prove(
+            {}, tmp_path, wanted, chats, max_new_tokens=3, command=(sys.executable, "-c", "1/0")
+        )
+        assert not found.holds
+        assert "no prompt of the suite can be asked" in found.detail
+        assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from head_arms import HELD, MADE, SUITE, Rounds, better, head, measured_with, st
 from records import WIDTH, lever
 
 from flywheel import suite
-from flywheel.errors import BlockError, LeverError
+from flywheel.errors import BlockError, LeverError, UsageError
 from flywheel.heads import archive
 from flywheel.heads.judge import verdict
 from flywheel.lever import fingerprint
@@ -144,3 +144,57 @@ def test_suite_and_hold_out_stand_in_one_file_by_category(tmp_path: Path) -> Non
     categories = [c for _, c in both.prompts]
     assert categories == sorted(categories, key=categories.index)
     assert suite.beside(assets / "tiny-v1.json", None, tmp_path)[0] == assets / "tiny-v1.json"
+
+
+def written(path: Path, *prompts: str, **fields: object) -> Path:
+    """A suite of prompts that are named by their category and a number."""
+    entries = [{"id": p, "category": p.partition("-")[0], "messages": [p]} for p in prompts]
+    path.write_text(json.dumps({"name": "same", "version": 1, "prompts": entries, **fields}))
+    return path
+
+
+def test_suite_and_hold_out_of_other_categories_stand_in_the_engine_s_order(tmp_path: Path) -> None:
+    own = written(tmp_path / "own.json", "code_edit-0", "code_gen-0")
+    held = written(tmp_path / "held.json", "long_context-0", "reasoning-0", "code_gen-0")
+    _, prompts = suite.beside(own, held, tmp_path / "made")
+    assert prompts == (
+        "holdout/long_context-0", "code_edit-0", "holdout/reasoning-0", "code_gen-0",
+        "holdout/code_gen-0",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["same", "../../up", "n" * 400])
+def test_what_was_measured_stays_when_a_suite_is_edited_or_another_is_named_alike(
+    tmp_path: Path, name: str
+) -> None:
+    own, held = tmp_path / "own.json", written(tmp_path / "held.json", "reasoning-0", name=name)
+    folder = tmp_path / "deep" / "made"
+    made = []
+    for prompt in ("code_gen-0", "code_gen-1", "code_gen-0"):
+        path, _ = suite.beside(written(own, prompt, name=name), held, folder)
+        assert path.parent == folder
+        made.append((path, path.read_bytes()))
+    assert made[0] == made[2]
+    assert made[0][0] != made[1][0]
+    assert all(path.read_bytes() == content for path, content in made)
+    copy = suite.copied(own, folder)
+    assert suite.load(copy).ids == suite.load(own).ids
+    own.unlink()
+    assert suite.load(copy).ids == ("code_gen-0",)
+
+
+def test_a_suite_may_not_name_its_prompts_as_a_hold_out_s(tmp_path: Path) -> None:
+    own = written(tmp_path / "own.json", "holdout/code_gen-0")
+    for held in (None, written(tmp_path / "held.json", "code_gen-0")):
+        with pytest.raises(UsageError, match="only a hold-out's"):
+            suite.beside(own, held, tmp_path / "made")
+
+
+def test_a_prompt_that_guards_is_none_of_the_suite(tmp_path: Path) -> None:
+    own = written(tmp_path / "own.json", "code_gen-0", "code_gen-1")
+    assert suite.shared(written(tmp_path / "a.json", "code_gen-2", "code_gen-1"), own)
+    assert suite.shared(written(tmp_path / "b.json", "code_gen-2"), own) is None
+    assets = suite.engine_assets() / "suites"
+    for name in (suite.DEFAULT_SUITE, suite.DEFAULT_HEADS):
+        held = assets / f"{suite.DEFAULT_HOLDOUT}.json"
+        assert suite.shared(held, assets / f"{name}.json") is None

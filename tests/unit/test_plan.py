@@ -238,6 +238,11 @@ def test_no_head_is_trained_where_the_prompts_could_see_nothing_of_it(tmp_path: 
     assert (variant.decision.code, variant.blocks) == ("unresolvable", ())
     assert variant.decision.sentence == "unresolvable here: 2 prompts could see nothing of a head"
     assert variant.decision.test is None
+    # It stays closed under that suite, and comes back with more prompts.
+    for prompts, again in ((2, False), (None, False), (48, True)):
+        step = plan.next_step(see(ledger), [head], kinds=(*KINDS, "head"), head_prompts=prompts)
+        assert isinstance(step, plan.NextBlock if again else plan.Stop)
+    assert "judged by more prompts than D" in step.why
 
 
 @pytest.mark.parametrize("seed", range(2))

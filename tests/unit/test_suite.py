@@ -92,6 +92,9 @@ def test_hash_depends_on_content_and_not_on_layout() -> None:
         data(prompt(messages=[])),
         data(prompt(messages=[{"role": "assistant", "content": "x"}])),
         data({"id": "a"}),
+        {**data(prompt()), "prompts": None},
+        data(prompt(messages=["x"])),
+        data(prompt(messages=[{"role": "user", "content": "half \ud800"}])),
     ],
 )
 def test_broken_suites_are_refused(broken: Any) -> None:
