@@ -63,6 +63,8 @@ class Forge:
         if (card := self._known(name)) is not None:
             return self._judged_otherwise(name, card)
         try:
+            if (failure := self._inherited(step)) is not None:
+                return failure
             mine, *beside = (
                 stages(self._order, lever, step.incumbent) for lever in (step.lever, *others)
             )
@@ -138,6 +140,14 @@ class Forge:
             f"the corpus of {name} was kept apart from other suites than it would be judged by "
             "now; flywheel levers reopen trains it anew",
         )
+
+    def _inherited(self, step: NextBlock) -> Failure | None:
+        """Why training must not begin at the incumbent; None when it may, or does not."""
+        head = step.incumbent.get("head")
+        asked = step.lever.change["head"]
+        if head is None or not isinstance(asked, dict) or record.START not in asked:
+            return None
+        return self._judged_otherwise(str(head), archive.card_of(self._order.archive, str(head)))
 
     def _run(
         self, needed: Sequence[Stage], beside: Sequence[Stage] = ()

@@ -233,6 +233,26 @@ def test_a_head_is_judged_by_nothing_that_its_corpus_was_not_kept_apart_from(
         assert failure.code == ("other_suites" if entered else "not_archived")
 
 
+def test_no_head_begins_at_one_that_may_have_seen_what_judges_it(
+    tmp_path: Path, asked: Order
+) -> None:
+    mine = replace(asked, suite=judged_by(tmp_path / "own.json", "a"))
+    files = {kind: tmp_path / kind for kind in archive.FILES}
+    for path in files.values():
+        path.write_text("{}")
+    for name, apart in (("clean", list(mine.judges)), ("seen", ["another"])):
+        archive.archive(mine.archive, name, files, {"apart": apart}, now_utc="2026-11-28")
+    with begun(tmp_path, mine) as box:
+        for name, code, rate in (("clean", None, 0.1), ("seen", "other_suites", 0.2)):
+            lever = head(f"on.{name}", start="incumbent", rate=rate)
+            step = plan.next_step(view(box.ledger), [lever])
+            assert isinstance(step, plan.NextBlock)
+            planned.plan_block(box.ledger, step, now_utc="2026-11-28T22:00:00Z")
+            failure = box.forge.make(replace(step, incumbent={"head": name}))
+            assert (None if failure is None else failure.code) == code
+            judge.forgo(box.ledger, step.block_id, "t", "enough", now_utc="2026-11-28T22:00:00Z")
+
+
 def test_a_head_is_rehearsed_once_before_its_real_stages(tmp_path: Path, asked: Order) -> None:
     with begun(tmp_path, asked) as box:
         assert box.make("first", anchor=0.0) is None
