@@ -226,7 +226,7 @@ def run(
         suite_file=suite_file,
         forged=forging.Asked(
             suite=head_suite, holdout=holdout, chats=head_chats, prompts=head_prompts,
-            recipe=head_recipe, at_once=heads_at_once,
+            recipe=forging.recipe_of(head_recipe), at_once=heads_at_once,
         ),
         heads=heads,
         budget_hours=budget_hours,

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +96,13 @@ def run(
     first_config = first(start or [], model)
     fields = command_from(FIELDS_VARIABLE, FIELDS_COMMAND)
 
-    def all_now(view: views.View) -> tuple[Lever, ...]:
-        levers = chosen(cli_levers.with_declared(path, view), only)
+    def tried(levers: Sequence[Lever]) -> tuple[Lever, ...]:
         if heads:
             return tuple(lever for lever in levers if lever.kind == "head")
         return tuple(lever for lever in levers if only or not (quick and lever.slow))
+
+    def all_now(view: views.View) -> tuple[Lever, ...]:
+        return tried(chosen(cli_levers.with_declared(path, view), only))
 
     # A mistake in what is declared is said at once.
     levers = chosen(cli_levers.known(path), only)
@@ -107,11 +110,9 @@ def run(
         raise UsageError("--heads tries heads, and --only names none.")
     forging.check_tried(
         forged,
-        tried=not canaries and any(
-            x.kind == "head" and (heads or only or not (quick and x.slow)) for x in levers
-        ),
+        tried=not canaries and any(lever.kind == "head" for lever in tried(levers)),
         why="leave --canaries out" if canaries else "--heads tries them",
-    )  # fmt: skip
+    )
     hours = None if window is None else Window.parse(window)
     prompts = suite.load(suite_path(suite_file))
     asked = parse_all(proposers or ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flywheel import suite
@@ -28,7 +28,7 @@ class Asked:
     holdout: Path | None = None
     chats: Path | None = None
     prompts: int | None = None
-    recipe: str = "{}"
+    recipe: Mapping[str, object] = field(default_factory=dict)
     at_once: int = 1
 
     @property
@@ -36,7 +36,7 @@ class Asked:
         """The first option that was given; None without one."""
         named = {
             "--head-suite": self.suite, "--holdout": self.holdout, "--head-chats": self.chats,
-            "--head-prompts": self.prompts, "--head-recipe": recipe_of(self.recipe) or None,
+            "--head-prompts": self.prompts, "--head-recipe": self.recipe or None,
             "--heads-at-once": None if self.at_once == 1 else self.at_once,
         }  # fmt: skip
         return next((option for option, value in named.items() if value is not None), None)
@@ -53,7 +53,7 @@ def head_order(
     return replace(
         usual,
         prompts=asked.prompts or usual.prompts,
-        recipe={**usual.recipe, **recipe_of(asked.recipe)},
+        recipe={**usual.recipe, **asked.recipe},
         at_once=asked.at_once,
         command=command,
         suite=suite_of(asked, suite_file, usual.device),
@@ -108,8 +108,8 @@ def check(order: Order, asked: Asked) -> None:
     """Raise UsageError for what every head of the night would fail of: recipe, suites, chats."""
     if asked.suite is not None or asked.holdout is not None:
         _check_suites(order)
-    if recipe := recipe_of(asked.recipe):
-        start.check_recipe(recipe, order.checkpoint, order.fields)
+    if asked.recipe:
+        start.check_recipe(asked.recipe, order.checkpoint, order.fields)
     if order.heads.chats is not None:
         start.check_corpus((*_corpus(order), *corpus_words(order)), "--head-chats")
 

@@ -31,13 +31,14 @@ def lever_step(
     ready: Sequence[Candidate],
     first: Sequence[str],
     now_utc: str | None,
-    head_prompts: int | None,
+    blind: str | None,
 ) -> NextBlock | PricedOut:
-    """What to do about the levers that may run: close one for its price, or open a block of one."""
+    """What to do about the levers that may run: close one for its price, or open a block of one.
+
+    `blind` says why no head could be judged, however good.
+    """
     for candidate in ready:
-        lever = candidate.lever
-        blind = blind_to_heads(view, campaign, head_prompts) if lever.kind == "head" else None
-        if (priced := _priced(view, campaign, best, lever, blind)) is not None:
+        if (priced := _priced(view, campaign, best, candidate.lever, blind)) is not None:
             return priced
     # A family that is being screened goes first: the one that passed waits for all of them.
     begun = {v.lever.group for v in view.of_campaign(campaign.id) if v.waiting}
@@ -70,11 +71,11 @@ def _priced(
 ) -> PricedOut | None:
     """A lever whose ceiling is too low to be worth a run, or to be seen here; None otherwise.
 
-    `blind` says why it could not be judged, however good.
+    `blind` says why no head could be judged, however good.
     """
     variant = variant_id(view)
     place = (lever, variant, dict(best.config), lever.applied(best.config, variant))
-    if blind is not None:
+    if lever.kind == "head" and blind is not None:
         return PricedOut(*place, blind, "inconclusive", "unresolvable")
     if lever.ceiling is None:
         return None

@@ -127,8 +127,7 @@ class Forge:
     def _known(self, name: str) -> Mapping[str, Any] | None:
         """The card of a head that the ledger has; None before it is archived."""
         with self._ledger.reading() as connection:
-            heads = views.load(connection).heads
-        return next((row.card for row in heads if row.name == name), None)
+            return views.load(connection).card_of(name)
 
     def _judged_otherwise(self, name: str, card: Mapping[str, Any]) -> Failure | None:
         """Why a head must not be judged as this night would; None when it may."""

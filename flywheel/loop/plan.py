@@ -95,7 +95,8 @@ def next_step(
     if campaign.settings.canaries:
         return _next_canary(view, campaign, mine, best, closing)
     spent = view.budget(campaign.id).left == 0
-    sees = head_prompts is not None and blind_to_heads(view, campaign, head_prompts) is None
+    blind = blind_to_heads(view, campaign, head_prompts)
+    sees = head_prompts is not None and blind is None
     ready, refused = admit(view, levers, best, effective or {}, kinds, sees_heads=sees)
     ready, gated = session_gate(mine, campaign.settings.session, ready)
     refused = (*refused, *gated)
@@ -136,7 +137,7 @@ def next_step(
         return first_of(view, campaign, best, undo, "lever", f"ablation: {undo.claim}")
     if not ready:
         return Stop(_dry(refused) + (phases.said(view, campaign) if seeks else ""))
-    return lever_step(view, campaign, best, ready, first, now_utc, head_prompts)
+    return lever_step(view, campaign, best, ready, first, now_utc, blind)
 
 
 def _phase_step(

@@ -280,7 +280,7 @@ GPU = {"backend": "triton"}
 def test_a_gpu_gives_heads_more_text_and_wider_steps_unless_told_otherwise() -> None:
     on_host = forging.head_order({}, forging.Asked())
     assert (on_host.prompts, on_host.device, on_host.recipe) == (64, "cpu", {})
-    on_gpu = forging.head_order(GPU, forging.Asked(recipe='{"steps": 5}', at_once=3))
+    on_gpu = forging.head_order(GPU, forging.Asked(recipe={"steps": 5}, at_once=3))
     assert (on_gpu.prompts, on_gpu.device, on_gpu.at_once) == (256, "cuda", 3)
     assert on_gpu.recipe["steps"] == 5
     assert on_gpu.recipe["anchors"] > 16
