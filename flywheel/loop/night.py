@@ -129,7 +129,7 @@ class Night:
             if (wish := self._halted()) is not None:
                 self.herald.halted(wish.reason)
                 return wish
-            if (wish := self.wishes.heard()) is not None:
+            if (wish := self.wishes.asked()) is not None:
                 return wish
             levers = self._levers()
             step = plan.next_step(
@@ -145,7 +145,7 @@ class Night:
                 asking=self.order.asking,
                 head_prompts=self._head_prompts(levers),
             )
-            # What was measured is settled in the same night: that takes no load.
+            # What was measured is settled in the same night, past its budget too: it takes no load.
             if not isinstance(step, plan.Prove) and (wish := self.turn.over()) is not None:
                 return wish
             if isinstance(step, plan.Stop):

@@ -37,7 +37,10 @@ class Staging:
         self._decided = decided
 
     def settle(self, step: Prove) -> Wish | None:
-        """Prove a head in service and decide it; after a wish the next session does."""
+        """Prove a head in service and decide it; when a person ends that, the next session does.
+
+        The end of the time budget does not: the load that a proof crowns would be a night's loss.
+        """
         with self._ledger.reading() as connection:
             view = views.load(connection)
             variant = view.variant(step.variant_id)
@@ -47,7 +50,7 @@ class Staging:
         self._do(f"proving {name} in service", None)
         self._display.say(f"{name} passed its gate; proving it in service")
         proof = self._proof(variant, manifest)
-        if (wish := self._wishes.heard()) is not None and not proof.holds:
+        if (wish := self._wishes.asked()) is not None and not proof.holds:
             return wish
         service = judge.Service(proof.holds, proof.detail, _told(proof))
         archive.note(
@@ -81,7 +84,7 @@ class Staging:
             staged, self._order.ledger.parent, wanted, chats,
             max_new_tokens=int(manifest.config["max_new_tokens"]),
             command=self._order.server_command,
-            stopped=lambda: self._wishes.heard() is not None,
+            stopped=lambda: self._wishes.asked() is not None,
         )  # fmt: skip
 
 

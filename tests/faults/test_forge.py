@@ -482,10 +482,17 @@ def test_a_stage_that_was_ended_for_a_late_loop_did_not_fail(
         assert isinstance(found, Wish)
 
 
+@pytest.mark.parametrize(
+    ("budget", "reason"),
+    [
+        ({"budget_runs": 0}, "the budget of 0 runs is spent"),
+        ({"budget_s": 0.0}, "the time budget is spent"),
+    ],
+)
 def test_a_head_that_was_measured_is_settled_though_the_budget_is_spent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: dict[str, Any], reason: str
 ) -> None:
-    asked = order(tmp_path, budget_runs=0)
+    asked = order(tmp_path, **budget)
     steps: list[plan.Step] = [plan.Prove("v0001", head("one")), plan.Stop("no lever is left")]
     settled: list[str] = []
     with opened(asked) as ledger:
@@ -494,4 +501,4 @@ def test_a_head_that_was_measured_is_settled_though_the_budget_is_spent(
         monkeypatch.setattr(whole.stage, "settle", lambda step: settled.append(step.variant_id))
         session = whole.run()
     assert settled == ["v0001"]
-    assert session.reason == "the budget of 0 runs is spent"
+    assert session.reason == reason
