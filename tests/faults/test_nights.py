@@ -342,11 +342,16 @@ def test_the_time_budget_ends_a_run_as_blocked(tmp_path: Path) -> None:
     assert session.reason == "the time budget is spent"
 
 
-def test_no_run_starts_when_the_time_left_is_too_short(tmp_path: Path) -> None:
-    asked = order(tmp_path, "--sleep", "1", budget_s=2.2)
+def test_no_run_starts_when_the_time_left_is_too_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = order(tmp_path, "--sleep", "1")
     with opened(asked) as ledger:
-        session = night(asked, ledger, [lever()], io.StringIO()).run()
-    assert session.runs in (1, 2)
+        one = night(asked, ledger, [lever()], io.StringIO())
+        # The clock of a busy box may not decide: half of a load's time is left after the first.
+        monkeypatch.setattr(one.wishes, "left_s", lambda: 0.5 if one.session.runs else 60.0)
+        session = one.run()
+    assert session.runs == 1
     assert "too short" in session.reason or "closing" in session.reason
 
 

@@ -162,6 +162,10 @@ class Raw:
                     for byte in self.answer:
                         client.sendall(bytes([byte]))
                         time.sleep(self.pause_s)
+                    client.shutdown(socket.SHUT_WR)
+                    # A socket that is closed with a part of the request unread resets its answer.
+                    while client.recv(1 << 16):
+                        pass
 
 
 @pytest.mark.parametrize(
