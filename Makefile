@@ -3,7 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 # Tests of the loop wait for processes a third of their time: one worker more takes a fifth less.
-WAITING ?= 3
+WAITING ?= $(shell expr $(JOBS) + 1)
 VENV := .venv
 BIN := $(VENV)/bin
 # Files go whole to a worker: what its tests share is made once. The short files come last.

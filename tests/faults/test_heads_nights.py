@@ -153,8 +153,13 @@ def served(asked: Order) -> str | None:
 
 @pytest.mark.night
 @pytest.mark.timeout(900)
-def test_a_server_that_drafts_otherwise_rolls_everything_back(asked: Order) -> None:
-    """The served head is another one than was measured, as after a mistaken copy."""
+def test_a_server_that_drafts_otherwise_rolls_everything_back(
+    asked: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The served head is another one than was measured, as after a mistaken copy.
+
+    The time is over when the head has been measured: it is proved all the same.
+    """
     shim = asked.ledger.parent / "server.py"
     shim.write_text(
         "import json, runpy, sys\n"
@@ -168,7 +173,10 @@ def test_a_server_that_drafts_otherwise_rolls_everything_back(asked: Order) -> N
     stale = replace(asked, server_command=(sys.executable, str(shim)))
     out = io.StringIO()
     with opened(stale) as ledger:
-        night(stale, ledger, [head("good")], out).run()
+        whole = night(stale, ledger, [head("good")], out)
+        monkeypatch.setattr(whole.wishes, "left_s", lambda: 0.0 if whole.session.runs else None)
+        session = whole.run()
+        assert session.reason == "the time budget is spent"
         rows = view(ledger)
         decision = rows.variants[0].decision
         assert decision is not None
