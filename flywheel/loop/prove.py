@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,14 @@ from flywheel import suite
 from flywheel.box import identity
 from flywheel.errors import HeadError
 from flywheel.files import dump, read_json, write_atomic
+from flywheel.loop.wishes import Wish, Wishes
 from flywheel.statistics.block import PromptRounds
 
 STAGED = "staged.json"
 PROMPTS = 2
 READY_S, ANSWER_S, GRACE_S = 600.0, 600.0, 10.0
+STOPPED_GRACE_S = 0.5
+_STOPPED = "the loop was told to stop"
 _ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+)")
 _COUNTER = re.compile(r"^flywheel_(verifies|round_tokens)_total (\S+)$", re.MULTILINE)
 
@@ -87,11 +90,11 @@ def prove(
     *,
     max_new_tokens: int,
     command: tuple[str, ...],
-    stopped: Callable[[], bool] = lambda: False,
+    wishes: Wishes,
 ) -> Proof:
     """Serve what `staged` says from `folder` and ask it; whatever goes wrong is the proof's detail.
 
-    The caller holds the device.
+    A person's wish ends it at once. The caller holds the device.
     """
     if not wanted.prompts:
         said = "no prompt of the suite can be asked of a server as it was measured"
@@ -99,11 +102,12 @@ def prove(
     path = folder / STAGED
     try:
         write_atomic(path, dump(dict(staged)))
-        with _served(path, folder / "staged.log", command, stopped) as url:
-            model = _model(url)
-            for name in wanted.prompts:
-                _ask(url, model, chats[name]["messages"], max_new_tokens)
-            seen = Signature(wanted.prompts, *_counted(url))
+        with _served(path, folder / "staged.log", command, wishes) as url:
+            asked = [chats[name]["messages"] for name in wanted.prompts]
+            counted = wishes.during(lambda: _rounds(url, asked, max_new_tokens), patience_s=0.0)
+        if isinstance(counted, Wish):
+            raise HeadError(_STOPPED)
+        seen = Signature(wanted.prompts, *counted)
     except (HeadError, OSError, ValueError, LookupError) as error:
         return Proof(wanted, None, f"it could not be asked: {error}")
     finally:
@@ -114,9 +118,12 @@ def prove(
 
 @contextlib.contextmanager
 def _served(
-    config: Path, log: Path, command: tuple[str, ...], stopped: Callable[[], bool]
+    config: Path, log: Path, command: tuple[str, ...], wishes: Wishes
 ) -> Iterator[str]:
-    """A server on a free port of this machine; its whole group is gone afterwards."""
+    """A server on a free port of this machine; its whole group is gone afterwards.
+
+    A server finishes the answers it has begun, but a loop that is to stop waits for none.
+    """
     argv = (*command, "--config", str(config), "--host", "127.0.0.1", "--port", "0",
             "--memory-mb", "0")  # fmt: skip
     with log.open("wb") as stream:
@@ -126,18 +133,19 @@ def _served(
         )  # fmt: skip
     known = identity.of(child.pid, zombie=True)
     try:
-        yield _address(child, log, stopped)
+        yield _address(child, log, wishes)
     finally:
+        grace_s = GRACE_S if wishes.asked() is None else STOPPED_GRACE_S
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(GRACE_S)
+                child.wait(grace_s)
         if known is not None:
-            identity.end_group(known, 1.0)
+            identity.end_group(known, min(grace_s, 1.0))
         child.wait(GRACE_S)
 
 
-def _address(child: subprocess.Popen[bytes], log: Path, stopped: Callable[[], bool]) -> str:
+def _address(child: subprocess.Popen[bytes], log: Path, wishes: Wishes) -> str:
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         text = log.read_text(encoding="utf-8", errors="replace")
@@ -146,10 +154,18 @@ def _address(child: subprocess.Popen[bytes], log: Path, stopped: Callable[[], bo
         if child.poll() is not None:
             last = text.strip().splitlines() or ["it said nothing"]
             raise HeadError(f"the server left with status {child.returncode}: {last[-1]}")
-        if stopped():
-            raise HeadError("the loop was told to stop")
+        if wishes.asked() is not None:
+            raise HeadError(_STOPPED)
         time.sleep(0.1)
     raise HeadError(f"the server was not ready within {READY_S:.0f} s")
+
+
+def _rounds(url: str, chats: Sequence[Any], max_new_tokens: int) -> tuple[int, int]:
+    """The tokens and rounds of all answers to `chats`, one after another."""
+    model = _model(url)
+    for messages in chats:
+        _ask(url, model, messages, max_new_tokens)
+    return _counted(url)
 
 
 def _model(url: str) -> str:

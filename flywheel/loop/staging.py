@@ -84,7 +84,7 @@ class Staging:
             staged, self._order.ledger.parent, wanted, chats,
             max_new_tokens=int(manifest.config["max_new_tokens"]),
             command=self._order.server_command,
-            stopped=lambda: self._wishes.asked() is not None,
+            wishes=self._wishes,
         )  # fmt: skip
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,9 @@ from typing import Any
 import pytest
 from head_arms import MADE, better, measured_with
 
+from flywheel.box.clock import SystemClock
 from flywheel.loop import prove
+from flywheel.loop.wishes import Wishes
 from flywheel.statistics.tau import tau_block
 
 SERVER = """
@@ -38,9 +43,15 @@ server.serve_forever()
 """
 
 
+@pytest.fixture
+def wishes(tmp_path: Path) -> Wishes:
+    """Nobody wants anything, until there is a STOP file."""
+    return Wishes(tmp_path / "ledger.db", SystemClock())
+
+
 @pytest.mark.parametrize(("rounds", "holds"), [(10, True), (11, False)])
 def test_the_served_head_must_take_the_measured_rounds(
-    rounds: int, holds: bool, tmp_path: Path
+    rounds: int, holds: bool, tmp_path: Path, wishes: Wishes
 ) -> None:
     script = tmp_path / "server.py"
     script.write_text(SERVER.replace("ROUNDS", str(rounds)))
@@ -48,18 +59,52 @@ def test_the_served_head_must_take_the_measured_rounds(
     chats = {name: {"messages": [{"role": "user", "content": "x"}]} for name in "ab"}
     found = prove.prove(
         {"head": "there"}, tmp_path, wanted, chats, max_new_tokens=33,
-        command=(sys.executable, str(script)),
+        command=(sys.executable, str(script)), wishes=wishes,
     )  # fmt: skip
     assert found.holds is holds
     assert f"64 tokens in {2 * rounds} rounds, measured 64 in 20" in found.detail
     assert not (tmp_path / prove.STAGED).exists()
 
 
-def test_a_server_that_dies_proves_nothing(tmp_path: Path) -> None:
+def test_a_stop_is_heard_while_a_server_that_heeds_nothing_answers(
+    tmp_path: Path, wishes: Wishes
+) -> None:
+    told, script = tmp_path / "told", tmp_path / "server.py"
+    script.write_text(
+        "import os, pathlib, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        + SERVER.replace(
+            "        asked.append",
+            f"        pathlib.Path({str(told)!r}).write_text(str(os.getpid())); time.sleep(60)\n"
+            "        asked.append",
+        )
+    )
+    wanted = prove.Signature(("a",), 32, 10)
+    stopped_s: list[float] = []
+
+    def stop() -> None:
+        while not (told.exists() and told.read_text()):
+            time.sleep(0.02)
+        (tmp_path / "STOP").touch()
+        stopped_s.append(time.monotonic())
+
+    threading.Thread(target=stop, daemon=True).start()
+    found = prove.prove(
+        {"head": "there"}, tmp_path, wanted, {"a": {"messages": []}}, max_new_tokens=33,
+        command=(sys.executable, str(script)), wishes=wishes,
+    )  # fmt: skip
+    assert time.monotonic() - stopped_s[0] < 2.0
+    assert found.detail == "it could not be asked: the loop was told to stop"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
+
+
+def test_a_server_that_dies_proves_nothing(tmp_path: Path, wishes: Wishes) -> None:
     wanted = prove.Signature(("a",), 1, 1)
     found = prove.prove(
         {"head": "x"}, tmp_path, wanted, {}, max_new_tokens=3,
         command=(sys.executable, "-c", "print('no such head'); raise SystemExit(2)"),
+        wishes=wishes,
     )  # fmt: skip
     assert not found.holds
     assert "left with status 2: no such head" in found.detail
@@ -84,7 +129,7 @@ def test_a_signature_asks_only_what_a_chat_request_can() -> None:
     ],
 )  # fmt: skip
 def test_a_suite_that_nobody_could_ask_proves_nothing_and_ends_no_night(
-    tmp_path: Path, entry: Mapping[str, Any]
+    tmp_path: Path, wishes: Wishes, entry: Mapping[str, Any]
 ) -> None:
     rows = tau_block(measured_with(better(2))).by_prompt
     plain = {"thinking": False, "messages": [{"role": "user", "content": "hello"}]}
@@ -92,8 +137,9 @@ def test_a_suite_that_nobody_could_ask_proves_nothing_and_ends_no_night(
         wanted = prove.signature(rows, chats)
         assert wanted.prompts == ()
         found = prove.prove(
-            {}, tmp_path, wanted, chats, max_new_tokens=3, command=(sys.executable, "-c", "1/0")
-        )
+            {}, tmp_path, wanted, chats, max_new_tokens=3,
+            command=(sys.executable, "-c", "1/0"), wishes=wishes,
+        )  # fmt: skip
         assert not found.holds
         assert "no prompt of the suite can be asked" in found.detail
         assert list(tmp_path.iterdir()) == []
