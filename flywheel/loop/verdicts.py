@@ -17,7 +17,16 @@ from flywheel.loop.ablation import interaction
 from flywheel.loop.halting import null_alarm
 from flywheel.statistics.band import effect_band, gain_fraction, log_gain, pool
 from flywheel.statistics.campaign import Budget, Settings
-from flywheel.statistics.decide import Z_POWER, Evidence, Rule, Verdict, decide, percent, span
+from flywheel.statistics.decide import (
+    Z_POWER,
+    Evidence,
+    Rule,
+    Verdict,
+    decide,
+    percent,
+    span,
+    two_digits,
+)
 from flywheel.statistics.history import series
 from flywheel.statistics.lossy import verdict as of_lossy
 from flywheel.statistics.screen import Screened, choose
@@ -229,9 +238,9 @@ def prediction_miss(predicted: float, verdict: Verdict) -> str | None:
     low, high = gain_fraction(verdict.band.low), gain_fraction(verdict.band.high)
     if high < predicted / 2:
         word = "worth less than" if high >= 0 else "costs more than"
-        return f"predicted {predicted * 100:.3g} %, {word} {abs(high) * 100:.2g} %: over 2x off"
+        return f"predicted {predicted * 100:.3g} %, {word} {two_digits(abs(high))}: over 2x off"
     if low > predicted * 2:
-        return f"predicted {predicted * 100:.3g} %, worth over {low * 100:.2g} %: over 2x off"
+        return f"predicted {predicted * 100:.3g} %, worth over {two_digits(low)}: over 2x off"
     return None
 
 

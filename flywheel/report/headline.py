@@ -15,10 +15,11 @@ from flywheel.report.detail import best_runs, detail
 from flywheel.report.document import Cost, Figure
 from flywheel.report.scope import Scope
 from flywheel.report.trace import bounded_exp, newest_timed, of_synthetic, spread_between
-from flywheel.report.words import ends, minutes, ms, seconds_between, spread_words, stamp
+from flywheel.report.words import ends, minutes, ms, seconds_between, stamp
 from flywheel.run.measurement import Measurement
 from flywheel.statistics.band import Band, gain_fraction, null_bias
 from flywheel.statistics.campaign import Canaries
+from flywheel.statistics.decide import two_digits
 
 PROVISIONAL_LOADS, PROVISIONAL_SESSIONS = 3, 2
 
@@ -81,10 +82,10 @@ def _spread(scope: Scope) -> str:
     within = _rms([b.estimate.within_sd for b in looked_at if b.estimate])
     between = spread_between(scope.view, newest)
     # A period without a block has no spread of its own to tell of.
-    parts = [f"{spread_words(within)} within a load"] if looked_at else []
-    parts += [] if between is None else [f"{spread_words(between)} between loads"]
+    parts = [f"{two_digits(within)} within a load"] if looked_at else []
+    parts += [] if between is None else [f"{two_digits(between)} between loads"]
     bias = null_bias([b.estimate.effect for b in nulls if b.estimate and b.estimate.hot])
-    raised = f" · nulls are off zero by {bias * 100:.2g} %, as is the bar" if bias else ""
+    raised = f" · nulls are off zero by {two_digits(bias)}, as is the bar" if bias else ""
     return (f" · spread {', '.join(parts)}" if parts else "") + raised
 
 

@@ -8,7 +8,8 @@ from html import escape
 from flywheel.report import glyphs, plots
 from flywheel.report.document import BlockLine, Document, Row
 from flywheel.report.markup import Links, section
-from flywheel.report.words import ms, predicted, spread_words
+from flywheel.report.words import ms, predicted
+from flywheel.statistics.decide import two_digits
 
 ENDINGS = ("promoted", "rejected", "inconclusive", "incorrect")
 MEANING = {
@@ -81,5 +82,5 @@ def _block(links: Links, block: BlockLine) -> str:
     word = "saves" if block.gain >= 0 else "costs"
     return (
         f"{escape(block.id)} {word} {abs(block.gain) * 100:.2f} %, "
-        f"within {spread_words(block.within)}, against {unit} · {runs}"
+        f"within {two_digits(block.within)}, against {unit} · {runs}"
     )

@@ -13,7 +13,8 @@ from flywheel.report.compose import block_line, label_of, looked_at
 from flywheel.report.document import BlockLine
 from flywheel.report.headline import fractions
 from flywheel.report.tables import Line, Page, wrapped
-from flywheel.report.words import ends, ms, sample, spread_words, stamp
+from flywheel.report.words import ends, ms, sample, stamp
+from flywheel.statistics.decide import two_digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ def block_text(block: BlockLine) -> str:
     unit = f"tau {block.level:.2f}" if block.metric == "tau" else f"{ms(block.level)} ms/token"
     kind = "hot" if block.hot else "cold"
     return (
-        f"{block.gain * 100:+.2f} %, within {spread_words(block.within)}, {kind}, "
+        f"{block.gain * 100:+.2f} %, within {two_digits(block.within)}, {kind}, "
         f"against {unit}; {runs}"
     )
 

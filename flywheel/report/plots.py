@@ -11,7 +11,8 @@ from typing import TypeVar
 from flywheel.report.document import Row
 from flywheel.report.glyphs import Axis
 from flywheel.report.trace import Level, Noise, Trace
-from flywheel.report.words import ms, seconds_between, spread_words, stamp
+from flywheel.report.words import ms, seconds_between, stamp
+from flywheel.statistics.decide import two_digits
 
 WIDTH, HEIGHT = 460, 230
 LEFT, RIGHT, TOP, BOTTOM = 50, 12, 16, 28
@@ -110,7 +111,7 @@ def noise(trace: Trace, href: Callable[[str], str | None]) -> str:
     path = " ".join(f"{frame.x(places[n.block]):.1f},{frame.y(n.between or low):.1f}"
                     for n in pooled)
     for one in _thinned(points):
-        said = f"{spread_words(one.within)} within the load, block {one.block}"
+        said = f"{two_digits(one.within)} within the load, block {one.block}"
         at = frame.x(places[one.block]), frame.y(one.within)
         parts.append(_point("within", at, said, href(one.run), len(points)))
     if len(pooled) > 1:

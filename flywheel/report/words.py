@@ -56,12 +56,6 @@ def ms(value: float) -> str:
     return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
-def spread_words(fraction: float) -> str:
-    """A spread in per cent to two digits, never in powers of ten: `0.27 %`, `14 %`, `160 %`."""
-    value = fraction * 100
-    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
-
-
 def predicted(gain: float, metric: str) -> str:
     """A predicted gain as change in time, `-3 %` saves time; of a head in the forwards it takes."""
     return f"{-gain * 100:.3g} %" + (" forwards" if metric == "tau" else "")

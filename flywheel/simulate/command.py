@@ -25,7 +25,6 @@ from flywheel.cli import paper
 from flywheel.cli.terminal import FAILED, open_ledger, sentence
 from flywheel.errors import FlywheelError, UsageError
 from flywheel.ledger import views
-from flywheel.report.words import spread_words
 from flywheel.simulate import ordering, page
 from flywheel.simulate.landscape import LANDSCAPES
 from flywheel.simulate.outcome import Summary
@@ -33,6 +32,7 @@ from flywheel.simulate.permute import permute
 from flywheel.simulate.study import rows, study
 from flywheel.simulate.truth import LEVERS
 from flywheel.statistics.campaign import FULL
+from flywheel.statistics.decide import two_digits
 
 SHORT, LONG = 4, 200
 QUEUES = 40
@@ -150,7 +150,7 @@ def _permute(path: Path, times: int, seed: int, *, json_: bool) -> int:
     else:
         sys.stdout.write(
             f"{found.promoted} of {found.decided} verdicts on shuffled labels are promotions "
-            f"(at most {spread_words(found.high)}); {found.times} shuffles\n"
+            f"(at most {two_digits(found.high)}); {found.times} shuffles\n"
         )
     return 0
 

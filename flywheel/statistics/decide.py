@@ -317,6 +317,12 @@ def percent(gain: float) -> str:
     return f"{gain_fraction(gain) * 100:.1f} %" if math.isfinite(gain) else "anything"
 
 
+def two_digits(fraction: float) -> str:
+    """A share in per cent to two digits, never in powers of ten: `0.27 %`, `14 %`, `160 %`."""
+    value = fraction * 100
+    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+
+
 def at_most(high: float) -> str:
     """The upper end of a log gain in words: `worth less than 1.9 %`, `costs more than 13.8 %`."""
     if high >= 0:
