@@ -2,8 +2,8 @@
 
 PYTHON ?= python3
 JOBS ?= 2
-# Tests of the loop wait for processes a third of their time: one worker more takes a fifth less.
-WAITING ?= $(shell expr $(JOBS) + 1)
+# Tests of the loop wait for processes a part of their time, so a worker more than cores is quicker.
+WAITING ?= $(or $(shell expr $(JOBS) + 1 2>/dev/null),$(JOBS))
 VENV := .venv
 BIN := $(VENV)/bin
 # Files go whole to a worker: what its tests share is made once. The short files come last.

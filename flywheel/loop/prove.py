@@ -8,6 +8,7 @@ counts is a failure, and the head does not go into service.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -29,11 +30,16 @@ from flywheel.statistics.block import PromptRounds
 
 STAGED = "staged.json"
 PROMPTS = 2
-READY_S, ANSWER_S, GRACE_S = 600.0, 600.0, 10.0
-STOPPED_GRACE_S = 0.5
-_STOPPED = "the loop was told to stop"
+# A server is waited for so long, then the answers of all prompts together.
+READY_S, ANSWERS_S = 600.0, 600.0
+# It finishes what it has begun, but a loop that is to stop waits for nobody.
+GRACE_S, STOPPED_GRACE_S = 10.0, 0.25
 _ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+)")
 _COUNTER = re.compile(r"^flywheel_(verifies|round_tokens)_total (\S+)$", re.MULTILINE)
+_WRONG = (
+    HeadError, OSError, ValueError, LookupError, TypeError, http.client.HTTPException,
+    subprocess.SubprocessError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,11 @@ def prove(
     max_new_tokens: int,
     command: tuple[str, ...],
     wishes: Wishes,
-) -> Proof:
+) -> Proof | Wish:
     """Serve what `staged` says from `folder` and ask it; whatever goes wrong is the proof's detail.
 
-    A person's wish ends it at once. The caller holds the device.
+    A person's wish ends it at once and is handed back: nothing was proved. The caller holds the
+    device.
     """
     if not wanted.prompts:
         said = "no prompt of the suite can be asked of a server as it was measured"
@@ -103,15 +110,17 @@ def prove(
     try:
         write_atomic(path, dump(dict(staged)))
         with _served(path, folder / "staged.log", command, wishes) as url:
+            if isinstance(url, Wish):
+                return url
             asked = [chats[name]["messages"] for name in wanted.prompts]
             counted = wishes.during(lambda: _rounds(url, asked, max_new_tokens), patience_s=0.0)
-        if isinstance(counted, Wish):
-            raise HeadError(_STOPPED)
-        seen = Signature(wanted.prompts, *counted)
-    except (HeadError, OSError, ValueError, LookupError) as error:
+    except _WRONG as error:
         return Proof(wanted, None, f"it could not be asked: {error}")
     finally:
         path.unlink(missing_ok=True)
+    if isinstance(counted, Wish):
+        return counted
+    seen = Signature(wanted.prompts, *counted)
     said = f"{seen.tokens} tokens in {seen.rounds} rounds, measured {wanted.tokens} in "
     return Proof(wanted, seen, f"{said}{wanted.rounds}")
 
@@ -119,11 +128,8 @@ def prove(
 @contextlib.contextmanager
 def _served(
     config: Path, log: Path, command: tuple[str, ...], wishes: Wishes
-) -> Iterator[str]:
-    """A server on a free port of this machine; its whole group is gone afterwards.
-
-    A server finishes the answers it has begun, but a loop that is to stop waits for none.
-    """
+) -> Iterator[str | Wish]:
+    """A server on a free port of this machine; its whole group is gone afterwards."""
     argv = (*command, "--config", str(config), "--host", "127.0.0.1", "--port", "0",
             "--memory-mb", "0")  # fmt: skip
     with log.open("wb") as stream:
@@ -135,17 +141,13 @@ def _served(
     try:
         yield _address(child, log, wishes)
     finally:
-        grace_s = GRACE_S if wishes.asked() is None else STOPPED_GRACE_S
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(grace_s)
+        _leave(child, wishes)
         if known is not None:
-            identity.end_group(known, min(grace_s, 1.0))
+            identity.end_group(known, STOPPED_GRACE_S)
         child.wait(GRACE_S)
 
 
-def _address(child: subprocess.Popen[bytes], log: Path, wishes: Wishes) -> str:
+def _address(child: subprocess.Popen[bytes], log: Path, wishes: Wishes) -> str | Wish:
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         text = log.read_text(encoding="utf-8", errors="replace")
@@ -154,38 +156,42 @@ def _address(child: subprocess.Popen[bytes], log: Path, wishes: Wishes) -> str:
         if child.poll() is not None:
             last = text.strip().splitlines() or ["it said nothing"]
             raise HeadError(f"the server left with status {child.returncode}: {last[-1]}")
-        if wishes.asked() is not None:
-            raise HeadError(_STOPPED)
+        if (wish := wishes.asked()) is not None:
+            return wish
         time.sleep(0.1)
     raise HeadError(f"the server was not ready within {READY_S:.0f} s")
 
 
+def _leave(child: subprocess.Popen[bytes], wishes: Wishes) -> None:
+    """Ask a server to leave, and wait until it has or patience is over."""
+    if child.poll() is not None:
+        return
+    os.killpg(child.pid, signal.SIGTERM)
+    until_s = time.monotonic() + GRACE_S
+    while child.poll() is None and (now_s := time.monotonic()) < until_s:
+        if wishes.asked() is not None:
+            until_s = min(until_s, now_s + STOPPED_GRACE_S)
+        time.sleep(0.05)
+
+
 def _rounds(url: str, chats: Sequence[Any], max_new_tokens: int) -> tuple[int, int]:
-    """The tokens and rounds of all answers to `chats`, one after another."""
-    model = _model(url)
+    """Ask `chats` one after another; the tokens that rounds committed since the server began, and
+    the rounds."""
+    until_s = time.monotonic() + ANSWERS_S
+
+    def fetch(path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"{url}{path}", data=data, headers={"Content-Type": "application/json"}
+        )
+        left_s = max(until_s - time.monotonic(), 0.1)
+        with urllib.request.urlopen(request, timeout=left_s) as answer:
+            return bytes(answer.read())
+
+    model = json.loads(fetch("/v1/models"))["data"][0]["id"]
     for messages in chats:
-        _ask(url, model, messages, max_new_tokens)
-    return _counted(url)
-
-
-def _model(url: str) -> str:
-    """What the server calls the model that it serves."""
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=ANSWER_S) as answer:
-        return str(json.loads(answer.read())["data"][0]["id"])
-
-
-def _ask(url: str, model: str, messages: Any, max_new_tokens: int) -> None:
-    body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": max_new_tokens}
-    request = urllib.request.Request(
-        f"{url}/v1/chat/completions", data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )  # fmt: skip
-    with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-        json.loads(answer.read())
-
-
-def _counted(url: str) -> tuple[int, int]:
-    """Tokens that rounds committed, and rounds, since the server began."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=ANSWER_S) as answer:
-        found = dict(_COUNTER.findall(answer.read().decode()))
+        asked = {"model": model, "messages": messages, "temperature": 0,
+                 "max_tokens": max_new_tokens}  # fmt: skip
+        json.loads(fetch("/v1/chat/completions", asked))
+    found = dict(_COUNTER.findall(fetch("/metrics").decode()))
     return int(float(found["round_tokens"])), int(float(found["verifies"]))

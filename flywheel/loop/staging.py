@@ -50,8 +50,8 @@ class Staging:
         self._do(f"proving {name} in service", None)
         self._display.say(f"{name} passed its gate; proving it in service")
         proof = self._proof(variant, manifest)
-        if (wish := self._wishes.asked()) is not None and not proof.holds:
-            return wish
+        if isinstance(proof, Wish):
+            return proof
         service = judge.Service(proof.holds, proof.detail, _told(proof))
         archive.note(
             self._order.archive, name, archive.proof_file(run_id),
@@ -69,7 +69,7 @@ class Staging:
         self._decided(manifest, verdict, found)
         return None
 
-    def _proof(self, variant: VariantRow, manifest: Manifest) -> prove.Proof:
+    def _proof(self, variant: VariantRow, manifest: Manifest) -> prove.Proof | Wish:
         known = measured(variant)
         assert known is not None
         # As it was measured, whatever this night is asked for.

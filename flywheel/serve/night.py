@@ -15,7 +15,7 @@ from flywheel.serve import away
 from flywheel.serve.address import Address
 
 POLL_S = 0.25
-# A run may end this long after its window: it enters what it has measured.
+# A run may end this long after its window: it enters what it has measured, and proves it if it can.
 OVERTIME_S = 120.0
 LEAST_S = 5.0
 # From being told to stop: longer than the loop ever takes to end a run and enter it.

@@ -320,7 +320,9 @@ def percent(gain: float) -> str:
 def two_digits(fraction: float) -> str:
     """A share in per cent to two digits, never in powers of ten: `0.27 %`, `14 %`, `160 %`."""
     value = fraction * 100
-    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+    if abs(value) >= 9.95:
+        return f"{value:.0f} %"
+    return f"{value:.2g} %" if abs(value) >= 0.001 else f"{abs(value):.2f} %"
 
 
 def at_most(high: float) -> str:

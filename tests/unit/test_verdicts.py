@@ -20,6 +20,8 @@ def decided(low: float, high: float, ending: str = "rejected") -> Verdict:
     ("low", "high", "said"),
     [
         (-0.02, 0.0004, "worth less than 0.04 %"),
+        (-0.02, 5e-7, "worth less than 0.00 %"),
+        (-0.02, -0.0, "worth less than 0.00 %"),
         (-0.09, -0.061, "costs more than 6.1 %"),
         (-1.4, -1.324, "costs more than 132 %"),
         (0.13, 0.2, "worth over 13 %"),
