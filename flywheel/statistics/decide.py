@@ -265,11 +265,11 @@ def too_good(evidence: Evidence, band: Band) -> tuple[str, str] | None:
         if past.nu > 0 and past.variance > 0:
             ratio = math.fsum(b.effect**2 for b in blocks) / len(blocks) / past.variance
             if float(fdtr(len(blocks), past.nu, ratio)) < TOO_CLEAN:
-                size = max(abs(b.effect) for b in blocks) * 100
+                size = two_digits(max(abs(b.effect) for b in blocks))
+                noise = two_digits(math.sqrt(past.variance))
                 return (
                     "arms_probably_identical",
-                    f"arms probably identical: they differ by {size:.2g} %, noise is "
-                    f"{math.sqrt(past.variance) * 100:.2g} %",
+                    f"arms probably identical: they differ by {size}, noise is {noise}",
                 )
         if evidence.floor_ms is not None:
             fastest = min(math.exp(b.level_log_ms + b.effect) for b in blocks)
